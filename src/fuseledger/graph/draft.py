@@ -1,0 +1,48 @@
+"""Ops and tensors while a graph is being built: mutable, addressed by logical dimension."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from fuseledger.graph.axis import Axis, Index
+from fuseledger.graph.op import Kind
+from fuseledger.graph.scalar import Expr
+from fuseledger.graph.tensor import Role
+
+
+@dataclass(slots=True)
+class DraftTensor:
+    """A stored tensor: logical shape, dtype, role."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    role: Role
+
+
+@dataclass(slots=True)
+class DraftAccess:
+    """A read or write: one coordinate per logical dimension of the stored tensor."""
+
+    tensor: str
+    coords: list[Index]
+    fill: float | None
+
+
+@dataclass(slots=True)
+class DraftOp:
+    """A loop nest whose axes are its own (`%7`); `hints` says what to call them."""
+
+    name: str
+    function: str
+    kind: Kind
+    label: str | None
+    axes: list[Axis]
+    hints: dict[str, str]
+    reduces: set[str]
+    scans: set[str]
+    reads: list[DraftAccess]
+    writes: list[DraftAccess]
+    body: Expr | None
+    combine: str | None
+    attributes: dict[str, Any] = field(default_factory=dict[str, Any])

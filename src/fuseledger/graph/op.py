@@ -1,0 +1,146 @@
+"""Ops: one loop nest each, with index maps for what it reads and writes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import prod
+from typing import Any, Literal
+
+from fuseledger.graph.axis import Axis, Index
+from fuseledger.graph.scalar import Call, Expr, Read, work
+
+Kind = Literal["loop", "move", "opaque"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Combine:
+    """An associative combine: what a reduction keeps, and its work per point."""
+
+    results: tuple[str, ...]
+    flops: int
+    special: int = 0
+    merge_flops: int = 1
+    """Work of merging two partial results, per result point."""
+
+
+COMBINES: dict[str, Combine] = {
+    "sum": Combine(results=("sum",), flops=1),
+    "prod": Combine(results=("prod",), flops=1),
+    "max": Combine(results=("max",), flops=1),
+    "min": Combine(results=("min",), flops=1),
+    "any": Combine(results=("any",), flops=1),
+    "all": Combine(results=("all",), flops=1),
+    "argmax": Combine(results=("argmax",), flops=2, merge_flops=2),
+    "argmin": Combine(results=("argmin",), flops=2, merge_flops=2),
+    "max_index": Combine(results=("max", "index"), flops=2, merge_flops=2),
+    "min_index": Combine(results=("min", "index"), flops=2, merge_flops=2),
+    "max_sumexp": Combine(results=("max", "sumexp"), flops=4, special=2, merge_flops=6),
+    "moments": Combine(results=("mean", "m2"), flops=6, merge_flops=9),
+}
+"""`moments` is (mean, Σ(x−mean)²), merged as Chan et al. (1979); `max_sumexp` is (t, Σ exp(x−t))."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """A tensor read or written through an index map: one `Index` per axis of the tensor."""
+
+    tensor: str
+    index: tuple[Index, ...]
+    fill: float | None = None
+    """Value of coordinates outside the tensor; None where there are none."""
+
+    def axes(self) -> tuple[str, ...]:
+        """Names of the op's axes that the coordinates depend on, in order, once each."""
+        return tuple(dict.fromkeys(name for index in self.index for name, _ in index.terms))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Op:
+    """One loop nest: `writes = combine over reduces (body(reads))` at every point of `axes`."""
+
+    name: str
+    function: str
+    """What it is, in the field's words: `gemm`, `bias`, `softmax.statistic`, `aten.sort`."""
+    kind: Kind = "loop"
+    label: str | None = None
+    """The composite that it was lowered from (`softmax`, `layer_norm`), else None."""
+    axes: tuple[Axis, ...]
+    reduces: frozenset[str] = frozenset()
+    scans: frozenset[str] = frozenset()
+    """Axes walked in order with a carry, and kept in the result (cumulative sums)."""
+    reads: tuple[Access, ...]
+    writes: tuple[Access, ...]
+    body: Expr | None = None
+    """None for an opaque op."""
+    combine: str | None = None
+    """Key of `COMBINES`; None where nothing is reduced or scanned."""
+    attributes: dict[str, Any] = field(default_factory=dict[str, Any], hash=False)
+    """An opaque op's own attributes, kept for display and for evaluation."""
+
+    @property
+    def is_opaque(self) -> bool:
+        """Whether nothing is known of it but its tensors: a barrier."""
+        return self.kind == "opaque"
+
+    @cached_property
+    def sizes(self) -> dict[str, int]:
+        """Axis name → size."""
+        return {axis.name: axis.size for axis in self.axes}
+
+    @cached_property
+    def points(self) -> int:
+        """Number of loop points that do work.
+
+        A coordinate with a divisor (transposed convolution) is an integer at one point in
+        `divisor`: the loop nest is one dense convolution per phase of the output index.
+        """
+        total = prod(self.sizes.values())
+        for access in self.reads[:1]:
+            for index in access.index:
+                total //= index.divisor
+        return total
+
+    @cached_property
+    def output_points(self) -> int:
+        """Number of elements of each result."""
+        return prod(size for name, size in self.sizes.items() if name not in self.reduces)
+
+    @cached_property
+    def is_contraction(self) -> bool:
+        """Σ of a product of two reads, each with an axis that the other lacks: matrix units."""
+        if self.combine != "sum" or not self.reduces or not isinstance(self.body, Call):
+            return False
+        if self.body.function != "mul":
+            return False
+        first, second = self.body.args
+        if not (isinstance(first, Read) and isinstance(second, Read)):
+            return False
+        a, b = (set(self.reads[read.slot].axes()) for read in (first, second))
+        kept = set(self.sizes) - self.reduces
+        return bool(a & b & self.reduces) and bool((a - b) & kept) and bool((b - a) & kept)
+
+    @cached_property
+    def flops(self) -> int:
+        """Floating-point operations outside the special-function unit; 2 per multiply-add."""
+        return self.points * self._work[0]
+
+    @cached_property
+    def special_ops(self) -> int:
+        """Operations of the special-function unit (exp2, log2, rcp, rsqrt, tanh, sin)."""
+        return self.points * self._work[1]
+
+    @cached_property
+    def _work(self) -> tuple[int, int]:
+        flops, special = work(self.body) if self.body is not None else (0, 0)
+        if self.combine is not None:
+            combine = COMBINES[self.combine]
+            flops, special = flops + combine.flops, special + combine.special
+        return flops, special
+
+    @property
+    def title(self) -> str:
+        """Function, and the composite it belongs to where that says more."""
+        if self.label is None or self.function.startswith(self.label):
+            return self.function
+        return f"{self.label}.{self.function}"

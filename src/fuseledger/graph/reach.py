@@ -1,0 +1,42 @@
+"""How much of a tensor an access touches."""
+
+from __future__ import annotations
+
+from math import prod
+
+from fuseledger.graph.axis import Index
+from fuseledger.graph.op import Access, Op
+from fuseledger.graph.tensor import Tensor
+
+
+def touched_elements(tensor: Tensor, access: Access, op: Op) -> int:
+    """Elements of `tensor` that the access can touch over all of the op's loops.
+
+    Exact for single coordinates; a tensor looked up by value counts at most one slice for each
+    value of the lookup.
+    """
+    slices = 1
+    lookups = 1
+    looked_up = 1
+    for axis, index in zip(tensor.axes, access.index, strict=True):
+        if index.lookup is None:
+            slices *= reach(index, op.sizes, axis.size)
+        else:
+            source = op.reads[index.lookup]
+            lookups = max(lookups, prod(op.sizes[name] for name in source.axes()))
+            looked_up *= axis.size
+    return slices * min(lookups, looked_up)
+
+
+def reach(index: Index, extents: dict[str, int], size: int) -> int:
+    """Distinct coordinates in `[0, size)` that the index takes when its axes run over `extents`.
+
+    A window with steps wider than its kernel leaves gaps: the count is the lesser of the span
+    and the number of points.
+    """
+    if index.axis is not None:
+        return min(extents[index.axis], size)
+    low, high = index.bounds(lambda name: extents[name])
+    low, high = -(-low // index.divisor), high // index.divisor
+    span = max(0, min(high, size - 1) - max(low, 0) + 1)
+    return min(span, prod(extents[name] for name, _ in index.terms))

@@ -1,0 +1,81 @@
+"""Tensors and their dtypes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Literal
+
+from fuseledger.graph.axis import Axis
+
+Role = Literal["input", "weight", "constant", "intermediate", "output"]
+
+DTYPE_BITS: dict[str, int] = {
+    "fp64": 64,
+    "fp32": 32,
+    "fp16": 16,
+    "bf16": 16,
+    "fp8_e4m3": 8,
+    "fp8_e5m2": 8,
+    "fp4": 4,
+    "complex64": 64,
+    "complex128": 128,
+    "int64": 64,
+    "int32": 32,
+    "int16": 16,
+    "int8": 8,
+    "int4": 4,
+    "uint64": 64,
+    "uint32": 32,
+    "uint16": 16,
+    "uint8": 8,
+    "uint4": 4,
+    "bool": 8,
+}
+"""Stored width of an element in bits; a bool takes a byte, as in PyTorch and ONNX."""
+
+
+def dtype_bytes(dtype: str, elements: int = 1) -> int:
+    """Bytes that `elements` packed elements take, rounded up to whole bytes."""
+    return -(-elements * DTYPE_BITS[dtype] // 8)
+
+
+def is_float(dtype: str) -> bool:
+    """Whether the dtype is a real floating-point type."""
+    return dtype.startswith(("fp", "bf"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tensor:
+    """A tensor: each dimension is a product of axes, outermost first."""
+
+    name: str
+    dims: tuple[tuple[Axis, ...], ...]
+    """An empty product is a dimension of size 1."""
+    dtype: str
+    role: Role
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Logical sizes, as the source wrote them."""
+        return tuple(prod(axis.size for axis in dim) for dim in self.dims)
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """All axes, outermost first: the coordinates that an access indexes."""
+        return tuple(axis for dim in self.dims for axis in dim)
+
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        return prod(axis.size for axis in self.axes)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the whole tensor."""
+        return dtype_bytes(self.dtype, self.elements)
+
+    @property
+    def is_external(self) -> bool:
+        """Whether it exists before any kernel runs."""
+        return self.role in ("input", "weight", "constant")
