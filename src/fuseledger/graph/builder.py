@@ -94,6 +94,9 @@ class GraphBuilder:
         `out` names the dimensions of every result (None: size 1). Returns one view per dtype.
         Raises ShapeError where a dimension does not have its letter's size.
         """
+        if combine is not None and not scans and set(letters) <= set(out):
+            several = len(COMBINES[combine].results) > 1
+            letters = {**letters, "one": 1} if several else letters  # (max, Σexp) of one element
         operands = [self._aligned(function, operand, letters) for operand in reads]
         pieces = self._refine(function, operands, letters)
         accesses = [self._access(operand, pieces) for operand in operands]
@@ -350,7 +353,8 @@ class GraphBuilder:
                     f"{function}: dimension {dim} of {list(view.shape)} is {size}, "
                     f"where {letters[place]} is expected"
                 )
-            if not isinstance(place, Index) or size == 1 and operand.fill is None:
+            first = place == Index()  # coordinate 0 whatever the loops: inside even with a fill
+            if not isinstance(place, Index) or size == 1 and (operand.fill is None or first):
                 continue
             merged = view.merged(dim) if view.dims[dim] else None
             if merged is not None:

@@ -6,7 +6,7 @@ an `apply`. Every function takes the builder first and returns views.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 
 from fuseledger.graph.builder import GraphBuilder, Operand, dim_letters
@@ -174,10 +174,12 @@ def batch_norm(
 def attention(
     b: GraphBuilder, q: View, k: View, v: View, *, mask: View | None = None, causal: bool = False,
     scale: float | None = None, bias_is_bool: bool = False,
+    drop: Callable[[View], View] | None = None,
 ) -> View:  # fmt: skip
     """softmax(q·kᵀ·scale + mask)·v for q [b,h,m,d], k and v [b,hkv,n,d]; hkv divides h (GQA).
 
-    `causal` masks n > m + (N − M) (lower-right, as in a KV cache) without reading a mask.
+    `causal` masks n > m + (N − M) (lower-right, as in a KV cache) without reading a mask; `drop`
+    is applied to the softmax (dropout in training).
     """
     *_, heads, m, d = q.shape
     *_, kv_heads, n, _ = k.shape
@@ -213,6 +215,8 @@ def attention(
         ]
         (masked,) = b.loop("scale_mask", letters, reads, out, body, dtypes=[scores.dtype])
         weights = softmax(b, masked, -1, dtype=v.dtype)
+        if drop is not None:
+            weights = drop(weights)
         result = b.contract("gemm.pv", f"{lead}mn,{lead}nd->{lead}md", [weights, v])
         if heads != kv_heads:
             result = b.reshape(result, [*result.shape[:-4], heads, m, result.shape[-1]])

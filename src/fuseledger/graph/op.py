@@ -10,7 +10,7 @@ from typing import Any, Literal
 from fuseledger.graph.axis import Axis, Index
 from fuseledger.graph.scalar import Call, Expr, Read, work
 
-Kind = Literal["loop", "move", "opaque"]
+Kind = Literal["loop", "move", "opaque", "declared"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -232,8 +232,10 @@ def concat(b: GraphBuilder, parts: Sequence[View], dim: int, *, dtype: str | Non
     start = 0
     for part in parts:
         where: list[Where] = [x if part.shape[i] != 1 else None for i, x in enumerate(out)]
-        where[dim] = Index(((along, 1),), -start)
-        reads.append(Operand(part, tuple(where), 0.0))
+        alone = part.shape[dim] == 1  # its one element is read everywhere, and used where it lies
+        if not alone:
+            where[dim] = Index(((along, 1),), -start)
+        reads.append(Operand(part, tuple(where), None if alone else 0.0))
         starts.append(start)
         start += part.shape[dim]
     body: Expr = Read(len(parts) - 1)

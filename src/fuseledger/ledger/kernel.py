@@ -1,0 +1,86 @@
+"""Kernels, schedules and plans."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from fuseledger.errors import IllegalPlan
+from fuseledger.graph.graph import Graph
+
+Treatment = Literal["grid", "loop", "whole", "split"]
+
+
+@dataclass(frozen=True, slots=True)
+class AxisSchedule:
+    """What becomes of one axis in a kernel.
+
+    `grid(tile)`: one block per tile. `split(parts)`: a reduced axis on the grid, which makes the
+    result partial. `loop(tile)`: walked inside the block. `whole`: held at once.
+    """
+
+    treatment: Treatment
+    tile: int
+    """Elements per block or step; for `split`, the number of parts."""
+
+    def __str__(self) -> str:
+        return self.treatment if self.treatment == "whole" else f"{self.treatment}({self.tile})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """The treatment of every axis of a kernel, and its warps and pipeline stages."""
+
+    axes: tuple[tuple[str, AxisSchedule], ...]
+    warps: int = 4
+    stages: int = 1
+    walks: int = 1
+    """Times that carried tensors are walked; 1 where they are owned."""
+
+    def __str__(self) -> str:
+        return " ".join(f"{name}={axis}" for name, axis in self.axes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernel:
+    """Ops launched together, by position in the graph, ascending; plus their schedule."""
+
+    ops: tuple[int, ...]
+    schedule: Schedule
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A partition of a graph into kernels, in an order in which they can run."""
+
+    graph: Graph
+    kernels: tuple[Kernel, ...]
+
+    @cached_property
+    def home(self) -> dict[int, int]:
+        """Op position → position of its kernel."""
+        return {op: k for k, kernel in enumerate(self.kernels) for op in kernel.ops}
+
+
+def check_legal(graph: Graph, groups: list[tuple[int, ...]]) -> None:
+    """Raise IllegalPlan unless the groups are a partition that can run in the given order.
+
+    A partition whose groups can be ordered is one of convex groups: a path out of a group and
+    back would make a cycle.
+    """
+    done: set[int] = set()
+    for number, group in enumerate(groups):
+        inside = set(group)
+        if not inside or len(inside) != len(group) or inside & done:
+            raise IllegalPlan(f"kernel {number} is empty or repeats an op")
+        for op in group:
+            missing = set(graph.predecessors[op]) - inside - done
+            if missing:
+                names = ", ".join(graph.ops[i].name for i in sorted(missing))
+                raise IllegalPlan(f"kernel {number} reads {names} before it is made")
+        if len(group) > 1 and any(graph.ops[op].is_opaque for op in group):
+            raise IllegalPlan(f"kernel {number} fuses an opaque op")
+        done |= inside
+    if len(done) != len(graph.ops):
+        raise IllegalPlan(f"{len(graph.ops) - len(done)} ops are in no kernel")

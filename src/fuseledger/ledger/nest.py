@@ -1,0 +1,178 @@
+"""The loop nest of a kernel: what its ops share, before any schedule is chosen.
+
+From the ops' axes alone follows which axes may be put on the grid, which results a grid axis
+makes partial (R3), and which tensors are read both before and after a reduction over one of their
+axes, so that they must be held whole or walked again (R2).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from fuseledger.graph.graph import Graph
+from fuseledger.graph.op import Access, Op
+from fuseledger.graph.tensor import Tensor
+
+
+@dataclass(slots=True)
+class Edge:
+    """A tensor made and read inside the kernel."""
+
+    tensor: Tensor
+    producer: int
+    consumer: int
+    access: Access
+    links: tuple[tuple[str, int], ...] = ()
+    """(axis of the tensor, position of its index) where the consumer does not walk that axis."""
+
+
+@dataclass(slots=True)
+class Nest:
+    """What the schedule search needs to know of a set of ops."""
+
+    graph: Graph
+    positions: tuple[int, ...]
+    ops: dict[int, Op]
+    edges: list[Edge]
+    external: dict[str, list[tuple[int, Access]]]
+    """Tensors read from outside → the reads."""
+    outputs: list[str]
+    """Tensors written to memory: graph outputs and what other kernels read."""
+    sizes: dict[str, int]
+    open_axes: tuple[str, ...] = ()
+    """Axes that the grid may tile: walked by a sink and reduced by nobody with a reader here."""
+    split_axes: frozenset[str] = frozenset()
+    """Open axes that a sink reduces: on the grid they make its result partial."""
+    carried: dict[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
+    """Tensor → axes along which it is read again after a reduction over them."""
+    held_through: dict[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
+    """Accumulator → axes it holds whole because a shared loop runs outside them."""
+    veto: str | None = None
+    """Why these ops can share no kernel at all."""
+
+    @property
+    def is_declared(self) -> bool:
+        """Whether the ops bring declared accounts and no loop nest."""
+        return any(op.kind == "declared" for op in self.ops.values())
+
+
+def analyse(graph: Graph, positions: tuple[int, ...]) -> Nest:
+    """The nest of the ops at `positions` (ascending)."""
+    ops = {i: graph.ops[i] for i in positions}
+    nest = Nest(
+        graph=graph, positions=positions, ops=ops, edges=[], external={}, outputs=[],
+        sizes={a.name: a.size for op in ops.values() for a in op.axes},
+    )  # fmt: skip
+    made = {w.tensor: i for i, op in ops.items() for w in op.writes}
+    _connect(nest, made)
+    if len(positions) > 1 and any(op.is_opaque for op in ops.values()):
+        nest.veto = "an op of unknown kind is a barrier"
+    if nest.is_declared or nest.veto:
+        return nest
+    fed = {edge.producer for edge in nest.edges}
+    _open_axes(nest, fed)
+    if len(positions) > 1:
+        _carry(nest)
+        _hold(nest)
+    elif ops[positions[0]].is_opaque:
+        nest.open_axes = ()
+    return nest
+
+
+def _connect(nest: Nest, made: dict[str, int]) -> None:
+    graph = nest.graph
+    outputs = set(graph.outputs)
+    for i, op in nest.ops.items():
+        for access in op.reads:
+            if access.tensor not in made:
+                nest.external.setdefault(access.tensor, []).append((i, access))
+                continue
+            tensor = graph.tensors[access.tensor]
+            links = tuple(
+                (axis.name, k)
+                for k, (axis, index) in enumerate(zip(tensor.axes, access.index, strict=True))
+                if index.axis != axis.name
+            )
+            if any(index.lookup is not None for index in access.index):
+                nest.veto = f"{op.name} looks {tensor.name} up by value: it must be whole in memory"
+            nest.edges.append(Edge(tensor, made[access.tensor], i, access, links))
+        for write in op.writes:
+            readers = graph.consumers.get(write.tensor, ())
+            if write.tensor in outputs or any(reader not in nest.ops for reader in readers):
+                nest.outputs.append(write.tensor)
+            plain = all(index.axis is not None for index in write.index)
+            if not plain and any(reader in nest.ops for reader in readers):
+                nest.veto = f"{op.name} reorders {write.tensor}: its reader walks other axes"
+
+
+def _open_axes(nest: Nest, fed: set[int]) -> None:
+    """Axes of sinks, less those reduced with a reader inside, scanned, or driven by a link."""
+    closed: set[str] = set()
+    wanted: dict[str, None] = {}
+    reduced: set[str] = set()
+    for i, op in nest.ops.items():
+        closed |= op.scans
+        if i in fed:
+            closed |= op.reduces
+        else:
+            wanted.update(dict.fromkeys(op.sizes))
+            reduced |= op.reduces
+    nest.open_axes = tuple(name for name in wanted if name not in closed and nest.sizes[name] > 1)
+    nest.split_axes = frozenset(reduced & set(nest.open_axes))
+
+
+def _carry(nest: Nest) -> None:
+    """R2: along each axis an op belongs to a pass, one more than the reductions before it."""
+    passes: dict[int, dict[str, int]] = {i: {} for i in nest.positions}
+    incoming: dict[int, list[Edge]] = {}
+    for edge in nest.edges:
+        incoming.setdefault(edge.consumer, []).append(edge)
+    for i in nest.positions:
+        mine = passes[i]
+        for edge in incoming.get(i, ()):
+            before = passes[edge.producer]
+            for name, count in before.items():
+                if count > mine.get(name, 0):
+                    mine[name] = count
+            for name in nest.ops[edge.producer].reduces | nest.ops[edge.producer].scans:
+                count = before.get(name, 0) + (name in nest.ops[edge.producer].reduces)
+                if count > mine.get(name, 0):
+                    mine[name] = count
+    for edge in nest.edges:
+        producer, consumer = passes[edge.producer], passes[edge.consumer]
+        axes = {
+            axis.name
+            for axis in edge.tensor.axes
+            if consumer.get(axis.name, 0) > producer.get(axis.name, 0)
+        }
+        if axes:
+            _add(nest.carried, edge.tensor.name, axes)
+    for name, reads in nest.external.items():
+        if len(reads) > 1:
+            for axis in reads[0][1].axes():
+                seen = {
+                    passes[i].get(axis, 0) for i, access in reads if axis in access.axes()
+                }
+                if len(seen) > 1:
+                    _add(nest.carried, name, {axis})
+
+
+def _hold(nest: Nest) -> None:
+    """An accumulator over a loop that it shares with a producer lives through all of that loop.
+
+    Along an axis that the producer lacks, looping outside would compute the producer again, so
+    the accumulator is whole there (GEMM→GEMM: the second accumulator spans all of its columns).
+    """
+    for edge in nest.edges:
+        op = nest.ops[edge.consumer]
+        shared = op.reduces & {axis.name for axis in edge.tensor.axes}
+        if not shared:
+            continue
+        lacking = set(op.sizes) - op.reduces - set(nest.ops[edge.producer].sizes)
+        for write in op.writes:
+            if lacking:
+                _add(nest.held_through, write.tensor, lacking)
+
+
+def _add(table: dict[str, frozenset[str]], key: str, axes: set[str]) -> None:
+    table[key] = table.get(key, frozenset[str]()) | axes

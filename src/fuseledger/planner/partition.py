@@ -1,0 +1,212 @@
+"""Least-cost partition of a graph into convex kernels.
+
+Candidates are connected convex sets of ops, and siblings that share an input, grown one op at a
+time. A plan is built by dynamic programming over down-sets (sets of ops closed under
+predecessors): from each down-set, every candidate whose inputs are ready leads to a larger one.
+Where there are too many down-sets a beam keeps the best of each size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from fuseledger.graph.graph import Graph
+
+Cost = Callable[[tuple[int, ...]], float | None]
+"""Cost of a set of ops as one kernel, or None where it is not usable."""
+
+MAX_OPS = 10
+MAX_CANDIDATES = 50_000
+MAX_STATES = 300_000
+BEAM = 64
+
+
+@dataclass(slots=True)
+class Partition:
+    """Groups of op positions in an order in which they can run."""
+
+    groups: list[tuple[int, ...]]
+    cost: float
+    optimal: bool
+    """Whether no cheaper partition into the candidates exists."""
+    candidates: int
+    states: int
+    cut_short: list[str] = field(default_factory=list[str])
+
+
+@dataclass(slots=True)
+class Reach:
+    """Ancestors and descendants of every op, as bit masks."""
+
+    above: list[int]
+    below: list[int]
+
+    @staticmethod
+    def of(graph: Graph) -> Reach:
+        """Transitive closure of the graph."""
+        count = len(graph.ops)
+        above, below = [0] * count, [0] * count
+        for i in range(count):
+            for j in graph.predecessors[i]:
+                above[i] |= above[j] | 1 << j
+        for i in range(count - 1, -1, -1):
+            for j in graph.successors[i]:
+                below[i] |= below[j] | 1 << j
+        return Reach(above, below)
+
+
+def bits(mask: int) -> Iterator[int]:
+    """Positions of the set bits, ascending."""
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low
+
+
+def neighbours(graph: Graph) -> list[int]:
+    """For each op a mask of those it shares an intermediate or an activation with."""
+    near = [0] * len(graph.ops)
+    for i, before in enumerate(graph.predecessors):
+        for j in before:
+            near[i] |= 1 << j
+            near[j] |= 1 << i
+    for name, readers in graph.consumers.items():
+        if graph.tensors[name].role == "weight" or len(readers) > 8:
+            continue
+        for a, b in zip(readers, readers[1:], strict=False):
+            near[a] |= 1 << b
+            near[b] |= 1 << a
+    return near
+
+
+@dataclass(slots=True)
+class Candidates:
+    """Usable candidates: mask → cost, and the masks of what each needs done before."""
+
+    cost: dict[int, float]
+    capped: bool
+
+
+def enumerate_candidates(
+    graph: Graph, cost: Cost, *, max_ops: int = MAX_OPS, limit: int = MAX_CANDIDATES
+) -> Candidates:
+    """All convex connected sets of up to `max_ops` ops with a cost, smallest first."""
+    reach, near = Reach.of(graph), neighbours(graph)
+    barriers = sum(1 << i for i, op in enumerate(graph.ops) if op.is_opaque)
+    found: dict[int, float] = {}
+    layer: dict[int, tuple[int, int, int]] = {}
+    for i in range(len(graph.ops)):
+        price = cost((i,))
+        assert price is not None, "a single op is always a kernel"
+        found[1 << i] = price
+        if not barriers >> i & 1:
+            layer[1 << i] = (reach.above[i], reach.below[i], near[i])
+    capped = False
+    for _ in range(max_ops - 1):
+        grown: dict[int, tuple[int, int, int]] = {}
+        for mask, (above, below, around) in layer.items():
+            for i in bits(around & ~mask & ~barriers):
+                wider = mask | 1 << i
+                if wider in grown or wider in found:
+                    continue
+                up, down = above | reach.above[i], below | reach.below[i]
+                if up & down & ~wider:
+                    continue
+                if len(found) >= limit:
+                    capped = True
+                    break
+                price = cost(tuple(bits(wider)))
+                grown[wider] = (up, down, around | near[i])
+                if price is not None:
+                    found[wider] = price
+            if capped:
+                break
+        layer = grown
+        if capped or not layer:
+            break
+    return Candidates(found, capped)
+
+
+def partition(graph: Graph, candidates: Candidates, *, max_states: int = MAX_STATES) -> Partition:
+    """The cheapest partition into candidates, exactly where down-sets are few, else by beam."""
+    count = len(graph.ops)
+    needs: dict[int, int] = {}
+    for mask in candidates.cost:
+        before = 0
+        for i in bits(mask):
+            for j in graph.predecessors[i]:
+                before |= 1 << j
+        needs[mask] = before & ~mask
+    by_lowest: list[list[tuple[int, int, float]]] = [[] for _ in range(count)]
+    for mask, price in candidates.cost.items():
+        for i in bits(mask):
+            if not graph_predecessors_inside(graph, i, mask):
+                by_lowest[i].append((mask, needs[mask], price))
+                break
+    return _down_sets(graph, by_lowest, candidates, max_states)
+
+
+def graph_predecessors_inside(graph: Graph, op: int, mask: int) -> bool:
+    """Whether an op reads from another op of the mask."""
+    return any(mask >> j & 1 for j in graph.predecessors[op])
+
+
+def _down_sets(
+    graph: Graph,
+    by_source: list[list[tuple[int, int, float]]],
+    candidates: Candidates,
+    max_states: int,
+) -> Partition:
+    count = len(graph.ops)
+    full = (1 << count) - 1
+    best: dict[int, tuple[float, int, int]] = {0: (0.0, 0, 0)}
+    levels: list[dict[int, None]] = [{} for _ in range(count + 1)]
+    levels[0][0] = None
+    states, beam = 0, False
+    ready_of: dict[int, int] = {0: _ready(graph, 0)}
+    for size in range(count):
+        level = list(levels[size])
+        if states + len(level) > max_states or beam:
+            beam = True
+            level = sorted(level, key=lambda s: (best[s][0], s))[:BEAM]
+        states += len(level)
+        for state in level:
+            base = best[state][0]
+            ready = ready_of.pop(state, None)
+            if ready is None:
+                ready = _ready(graph, state)
+            for i in bits(ready):
+                for mask, need, price in by_source[i]:
+                    if mask & state or need & ~state:
+                        continue
+                    after = state | mask
+                    total = base + price
+                    known = best.get(after)
+                    if known is None or total < known[0] - 1e-12:
+                        best[after] = (total, state, mask)
+                        if known is None:
+                            levels[after.bit_count()][after] = None
+        levels[size] = {}
+    groups: list[tuple[int, ...]] = []
+    state = full
+    while state:
+        _, before, mask = best[state]
+        groups.append(tuple(bits(mask)))
+        state = before
+    groups.reverse()
+    cut: list[str] = []
+    if beam:
+        cut.append(f"more than {max_states:,} down-sets: beam of {BEAM}")
+    if candidates.capped:
+        cut.append(f"candidates capped at {len(candidates.cost):,}")
+    return Partition(groups, best[full][0], not beam and not candidates.capped, len(candidates.cost), states, cut)
+
+
+def _ready(graph: Graph, state: int) -> int:
+    """Ops whose predecessors are all done."""
+    mask = 0
+    for i in range(len(graph.ops)):
+        if not state >> i & 1 and all(state >> j & 1 for j in graph.predecessors[i]):
+            mask |= 1 << i
+    return mask

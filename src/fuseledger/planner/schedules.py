@@ -1,0 +1,311 @@
+"""The schedule search: tiles, splits and walks of one kernel, by descent from the least tiles.
+
+Small tiles have the smallest footprint and the largest grid, so a nest that does not fit with the
+least tiles fits with none. From there each step doubles one tile (or halves a reduced axis onto
+the grid) as long as the objective improves. Results are memoised by structure: equal layers are
+searched once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import prod
+from typing import Literal
+
+from fuseledger.clock.roofline import Roofline, Time
+from fuseledger.devices import Device
+from fuseledger.graph.graph import Graph
+from fuseledger.graph.op import Access
+from fuseledger.ledger.declared import declared_price, declared_time
+from fuseledger.ledger.kernel import AxisSchedule, Kernel, Schedule
+from fuseledger.ledger.nest import Nest, analyse
+from fuseledger.ledger.price import LOOP_POINTS, Price, Pricer, feeds_matrix_units, least_tiles, read_once
+
+Objective = Literal["time", "bytes"]
+
+EXTRA_WORK = 0.10
+"""Work that a plan optimised for bytes may add by computing things again."""
+POINTWISE_TILE = 1024
+"""Elements a block of a kernel without contraction starts from: 4 warps × 8 elements."""
+WALKS = (1, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The best schedule found for a set of ops, in figures; None of it names an axis."""
+
+    bytes: int
+    launches: int
+    time_us: float
+    tiles: tuple[int | None, ...]
+    """Tile of each axis in the order of `_axis_order`; None: not on the grid."""
+    walks: int
+    vetoes: tuple[tuple[str, str], ...]
+
+    @property
+    def usable(self) -> bool:
+        """Whether no account vetoes it."""
+        return not self.vetoes
+
+
+@dataclass(slots=True)
+class ScheduleSearch:
+    """Finds and remembers the best schedule of each set of ops of one graph."""
+
+    graph: Graph
+    device: Device
+    clock: Roofline
+    objective: Objective = "time"
+    memo: dict[object, Choice] = field(default_factory=dict[object, Choice])
+    searched: int = 0
+
+    def choose(self, positions: tuple[int, ...]) -> Choice:
+        """The best schedule of the ops at `positions` (ascending), usable or with its vetoes."""
+        key = positions
+        found = self.memo.get(key)
+        if found is None:
+            nest = analyse(self.graph, positions)
+            key = signature(nest)
+            found = self.memo.get(key)
+            if found is None:
+                found = self.memo[key] = self._search(nest)
+                self.searched += 1
+            self.memo[positions] = found
+        return found
+
+    def price(self, positions: tuple[int, ...]) -> Price:
+        """The full price of the chosen schedule."""
+        nest = analyse(self.graph, positions)
+        choice = self.choose(positions)
+        if nest.is_declared:
+            return declared_price(nest)
+        return self._combined(nest, choice)[0]
+
+    def kernel(self, positions: tuple[int, ...]) -> Kernel:
+        """The kernel with its schedule written out."""
+        price = self.price(positions)
+        nest = analyse(self.graph, positions)
+        axes: list[tuple[str, AxisSchedule]] = []
+        carried = {name for axes in nest.carried.values() for name in axes}
+        for name, size in nest.sizes.items():
+            tile = price.tiles.get(name)
+            if size == 1:
+                continue
+            if tile is None:
+                owned = name in carried and price.walks == 1
+                axes.append((name, AxisSchedule("whole" if owned else "loop", size if owned else min(size, LOOP_POINTS))))
+            elif name in nest.split_axes:
+                parts = -(-size // tile)
+                axes.append((name, AxisSchedule("split", parts) if parts > 1 else AxisSchedule("loop", min(size, LOOP_POINTS))))
+            else:
+                axes.append((name, AxisSchedule("grid", tile)))
+        schedule = Schedule(axes=tuple(axes), warps=price.warps, stages=price.stages, walks=price.walks)
+        return Kernel(ops=positions, schedule=schedule)
+
+    # -- the search ------------------------------------------------------------------------
+
+    def _search(self, nest: Nest) -> Choice:
+        if nest.veto is not None:
+            return Choice(0, 1, float("inf"), (), 1, (("legality", nest.veto),))
+        if nest.is_declared:
+            price = declared_price(nest)
+            time_us = declared_time(nest, self.device)
+            return Choice(price.dram_bytes, 1, time_us, (), 1, ())
+        parts = components(nest)
+        if len(parts) > 1:
+            return self._side_by_side(nest, parts)
+        pricer = Pricer(nest, self.device)
+        best: tuple[tuple[float, ...], Price] | None = None
+        for walks in WALKS if nest.carried else (1,):
+            found = self._descend(pricer, walks)
+            if best is None or found[0] < best[0]:
+                best = found
+        assert best is not None
+        return self._as_choice(nest, best[1])
+
+    def _as_choice(self, nest: Nest, price: Price) -> Choice:
+        time = self.clock.time(price)
+        tiles = tuple(price.tiles.get(name) for name in nest.sizes)
+        return Choice(
+            price.dram_bytes, price.launches, time.total_us, tiles, price.walks,
+            self._vetoes(price),
+        )  # fmt: skip
+
+    def _side_by_side(self, nest: Nest, parts: list[tuple[int, ...]]) -> Choice:
+        """Ops that share inputs but no intermediate run as one grid, block ranges side by side."""
+        choices = [self.choose(part) for part in parts]
+        vetoes = tuple(v for choice in choices for v in choice.vetoes if v[0] != "parallelism")
+        price = self._combined(nest, None)[0]
+        return Choice(
+            price.dram_bytes, price.launches, self.clock.time(price).total_us, (), 1,
+            vetoes + tuple(v for v in self._vetoes(price) if v not in vetoes),
+        )  # fmt: skip
+
+    def _combined(self, nest: Nest, choice: Choice | None) -> tuple[Price, Time]:
+        parts = components(nest)
+        if len(parts) > 1:
+            prices = [self.price(part) for part in parts]
+            merged = _merge(nest, prices)
+            return merged, self.clock.time(merged)
+        assert choice is not None
+        tiles = {n: t for n, t in zip(nest.sizes, choice.tiles, strict=True) if t is not None}
+        price = Pricer(nest, self.device).price(tiles, walks=choice.walks)
+        price.vetoes = self._vetoes(price)
+        return price, self.clock.time(price)
+
+    def _vetoes(self, price: Price) -> tuple[tuple[str, str], ...]:
+        vetoes = price.vetoes
+        sms = self.device.sm_count
+        if self._short(price):
+            vetoes += (("parallelism", f"a grid of {price.blocks} on {sms} SMs"),)
+        if self._too_much_work(price):
+            share = price.extra_flops / max(1.0, self._once(price))
+            vetoes += (("epilogue", f"computes {share:.0%} of its work again"),)
+        return vetoes
+
+    def _short(self, price: Price) -> bool:
+        """Whether the grid leaves SMs idle on a kernel that is worth more than a launch."""
+        sms = self.device.sm_count
+        stream = self.device.stream_gbs
+        if sms is None or stream is None or price.blocks >= sms:
+            return False
+        small = self.device.launch_us("queued") * stream * 1e3
+        return price.dram_bytes > small
+
+    def _too_much_work(self, price: Price) -> bool:
+        return self.objective == "bytes" and price.extra_flops > EXTRA_WORK * self._once(price)
+
+    @staticmethod
+    def _once(price: Price) -> float:
+        return sum(price.flops.values()) + price.special_ops - price.extra_flops
+
+    def _key(self, price: Price) -> tuple[float, ...]:
+        """Smaller is better: fits, fills the machine, adds little work; then the objective."""
+        sms = self.device.sm_count or 1
+        shortage = sms / price.blocks if self._short(price) else 0.0
+        excess = price.extra_flops if self._too_much_work(price) else 0.0
+        time_us = self.clock.time(price).total_us
+        if self.objective == "bytes":
+            return (len(price.vetoes), shortage, excess, price.dram_bytes, time_us)
+        return (len(price.vetoes), 0.0, 0.0, time_us, price.dram_bytes)
+
+    def _descend(self, pricer: Pricer, walks: int) -> tuple[tuple[float, ...], Price]:
+        nest = pricer.nest
+        tiles = least_tiles(pricer)
+        if not pricer.contractions:
+            _widen(nest, tiles, (self.device.sm_count or 1) * 4)
+        best = pricer.price(tiles, walks=walks)
+        key = self._key(best)
+        improved = True
+        while improved:
+            improved = False
+            step = best.tiles
+            for name in nest.open_axes:
+                tile, size = step[name], nest.sizes[name]
+                for other in (tile * 2, tile // 2 if name in nest.split_axes else 0):
+                    if not 1 <= min(other, size) or min(other, size) == tile:
+                        continue
+                    if other < tile and not feeds_matrix_units(pricer, {**step, name: other}):
+                        continue
+                    price = pricer.price({**step, name: min(other, size)}, walks=walks)
+                    found = self._key(price)
+                    if found < key:
+                        best, key, improved = price, found, True
+        return key, best
+
+
+def _widen(nest: Nest, tiles: dict[str, int], blocks: int) -> None:
+    """Give a pointwise block enough elements to be worth launching, innermost axes first."""
+    points = max(op.points for op in nest.ops.values())
+    while True:
+        grid = prod(-(-nest.sizes[name] // tile) for name, tile in tiles.items())
+        if points >= POINTWISE_TILE * grid:
+            return
+        growing = [n for n in reversed(nest.open_axes) if tiles[n] < nest.sizes[n] and n not in nest.split_axes]
+        if not growing or grid < 2 * blocks:
+            return
+        name = growing[0]
+        tiles[name] = min(nest.sizes[name], tiles[name] * 2)
+
+
+def _merge(nest: Nest, prices: list[Price]) -> Price:
+    """Prices of components side by side: shared inputs are read once."""
+    shared = sum(p.read_bytes for p in prices) - read_once(nest)
+    first = prices[0]
+    merged = Price(
+        tiles={n: t for p in prices for n, t in p.tiles.items()}, walks=max(p.walks for p in prices),
+        blocks=sum(p.blocks for p in prices),
+        read_bytes=sum(p.read_bytes for p in prices) - max(0, shared),
+        write_bytes=sum(p.write_bytes for p in prices),
+        partial_bytes=sum(p.partial_bytes for p in prices), parts=max(p.parts for p in prices),
+        l2_bytes=sum(p.l2_bytes for p in prices), special_ops=sum(p.special_ops for p in prices),
+        extra_flops=sum(p.extra_flops for p in prices), held=max(prices, key=lambda p: p.register_bytes).held,
+        staged_bytes=max(p.staged_bytes for p in prices), shared_bytes=max(p.shared_bytes for p in prices),
+        register_bytes=max(p.register_bytes for p in prices), stages=first.stages,
+        warps=max(p.warps for p in prices), registers=max(p.registers for p in prices),
+        spill_bytes=max(p.spill_bytes for p in prices),
+        launches=1 + sum(p.launches - 1 for p in prices),
+        blocks_per_sm=min(p.blocks_per_sm for p in prices),
+    )  # fmt: skip
+    for price in prices:
+        for key, flops in price.flops.items():
+            merged.flops[key] = merged.flops.get(key, 0.0) + flops
+    return merged
+
+
+def components(nest: Nest) -> list[tuple[int, ...]]:
+    """The nest's ops in groups connected by intermediates."""
+    parent = {i: i for i in nest.positions}
+
+    def find(i: int) -> int:
+        while parent[i] != i:
+            i = parent[i]
+        return i
+
+    for edge in nest.edges:
+        a, b = find(edge.producer), find(edge.consumer)
+        parent[max(a, b)] = min(a, b)
+    groups: dict[int, list[int]] = {}
+    for i in nest.positions:
+        groups.setdefault(find(i), []).append(i)
+    return [tuple(group) for group in groups.values()]
+
+
+def signature(nest: Nest) -> object:
+    """Equal for nests that differ in names alone: the key of the memo."""
+    axes: dict[str, int] = {}
+    tensors: dict[str, int] = {}
+
+    def axis(name: str) -> int:
+        return axes.setdefault(name, len(axes))
+
+    def access(a: Access) -> tuple[object, ...]:
+        tensor = nest.graph.tensors[a.tensor]
+        return (
+            tensors.setdefault(a.tensor, len(tensors)),
+            tensor.dtype,
+            tensor.role == "output",
+            tuple(
+                (axis(t.name), t.size, i.offset, i.divisor, i.lookup, tuple((axis(n), s) for n, s in i.terms))
+                for t, i in zip(tensor.axes, a.index, strict=True)
+            ),
+        )
+
+    outputs = frozenset(nest.outputs)
+    ops = tuple(
+        (
+            op.kind,
+            op.combine,
+            tuple((axis(a.name), a.size) for a in op.axes),
+            tuple(sorted(axis(name) for name in op.reduces)),
+            tuple(sorted(axis(name) for name in op.scans)),
+            tuple(access(r) for r in op.reads),
+            tuple((access(w), w.tensor in outputs) for w in op.writes),
+            op.flops,
+            op.special_ops,
+            op.is_contraction,
+            tuple(sorted(op.attributes.items())) if op.kind == "declared" else (),
+        )
+        for op in nest.ops.values()
+    )
+    return ops
