@@ -35,6 +35,10 @@ class CutError(InputError):
     """A cut does not cover the chain, or the graph is no chain."""
 
 
+class OutputError(InputError):
+    """The file named by `-o` cannot be written; the message names it."""
+
+
 class IllegalPlan(FuseledgerError):
     """A plan that is no partition into convex kernels: a defect of ours, never the user's."""
 

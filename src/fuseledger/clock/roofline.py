@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from fuseledger.clock.time import Time
 from fuseledger.devices import Device
 from fuseledger.ledger.price import WARP_THREADS, Price
 
@@ -18,24 +19,6 @@ BLOCK_LATENCY_US = 0.8
 (Hopper and Ampere microbenchmarks: 470–690 ns) and a block's launch."""
 BYTES_PER_CLOCK_PER_SM = 32
 """What one SM can pull from DRAM: it takes blocks to saturate it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Time:
-    """Time of one kernel in µs, with the terms of the clock."""
-
-    total_us: float
-    launch_us: float
-    terms: tuple[tuple[str, float], ...]
-    """(dram | l2 | matrix | lanes | special, µs); the greatest one counts."""
-    latency_us: float
-    spill_us: float
-
-    @property
-    def bound(self) -> str:
-        """What the kernel waits for."""
-        name, slowest = max(self.terms, key=lambda term: term[1])
-        return name if slowest > self.launch_us + self.latency_us else "launch"
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ class Axis:
         return f"{self.name}:{self.size}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Index:
     """One coordinate of a tensor as a function of loop indices.
 
@@ -44,7 +45,7 @@ class Index:
         """The coordinate that is the axis itself."""
         return Index(((axis, 1),))
 
-    @property
+    @cached_property
     def axis(self) -> str | None:
         """The axis this coordinate equals, or None where it is anything else."""
         if len(self.terms) == 1 and self.terms[0][1] == 1 and self.is_affine and not self.offset:

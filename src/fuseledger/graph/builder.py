@@ -97,6 +97,7 @@ class GraphBuilder:
         if combine is not None and not scans and set(letters) <= set(out):
             several = len(COMBINES[combine].results) > 1
             letters = {**letters, "one": 1} if several else letters  # (max, Σexp) of one element
+        reads, body = _guarded(reads, body)
         operands = [self._aligned(function, operand, letters) for operand in reads]
         pieces = self._refine(function, operands, letters)
         accesses = [self._access(operand, pieces) for operand in operands]
@@ -353,8 +354,7 @@ class GraphBuilder:
                     f"{function}: dimension {dim} of {list(view.shape)} is {size}, "
                     f"where {letters[place]} is expected"
                 )
-            first = place == Index()  # coordinate 0 whatever the loops: inside even with a fill
-            if not isinstance(place, Index) or size == 1 and (operand.fill is None or first):
+            if not isinstance(place, Index) or size == 1 and operand.fill is None:
                 continue
             merged = view.merged(dim) if view.dims[dim] else None
             if merged is not None:
@@ -426,6 +426,27 @@ class _Label:
 
     def __exit__(self, *_: object) -> None:
         self.builder.scope = self.outer
+
+
+def _guarded(reads: Sequence[Operand], body: Expr) -> tuple[list[Operand], Expr]:
+    """Windows over dimensions of size 1: the stored tensor has no axis there to leave, so the body
+    asks whether the coordinate is 0."""
+    guarded: list[Operand] = []
+    values: list[Expr] = []
+    for slot, operand in enumerate(reads):
+        where = list(operand.where)
+        value: Expr = Read(slot)
+        for dim, (size, place) in enumerate(zip(operand.view.shape, where, strict=False)):
+            if size == 1 and isinstance(place, Index) and place.lookup is None:
+                where[dim] = None
+                if operand.fill is not None and (place.terms or place.offset):
+                    total: Expr = Const(place.offset)
+                    for letter, stride in place.terms:
+                        total = call("add", total, call("mul", Coord(letter), float(stride)))
+                    value = call("where", call("eq", total, 0.0), value, operand.fill)
+        guarded.append(Operand(operand.view, tuple(where), operand.fill))
+        values.append(value)
+    return guarded, rename(body, slots=values.__getitem__, axes=Coord)
 
 
 def _coordinate(pieces: tuple[Axis, ...]) -> Expr:

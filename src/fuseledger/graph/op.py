@@ -41,7 +41,7 @@ COMBINES: dict[str, Combine] = {
 """`moments` is (mean, Σ(x−mean)²), merged as Chan et al. (1979); `max_sumexp` is (t, Σ exp(x−t))."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Access:
     """A tensor read or written through an index map: one `Index` per axis of the tensor."""
 
@@ -50,6 +50,7 @@ class Access:
     fill: float | None = None
     """Value of coordinates outside the tensor; None where there are none."""
 
+    @cached_property
     def axes(self) -> tuple[str, ...]:
         """Names of the op's axes that the coordinates depend on, in order, once each."""
         return tuple(dict.fromkeys(name for index in self.index for name, _ in index.terms))
@@ -72,11 +73,11 @@ class Op:
     reads: tuple[Access, ...]
     writes: tuple[Access, ...]
     body: Expr | None = None
-    """None for an opaque op."""
+    """None for an opaque or declared op."""
     combine: str | None = None
     """Key of `COMBINES`; None where nothing is reduced or scanned."""
     attributes: dict[str, Any] = field(default_factory=dict[str, Any], hash=False)
-    """An opaque op's own attributes, kept for display and for evaluation."""
+    """An opaque op's own attributes, kept for display and for evaluation; a declared op's figures."""
 
     @property
     def is_opaque(self) -> bool:
@@ -116,7 +117,7 @@ class Op:
         first, second = self.body.args
         if not (isinstance(first, Read) and isinstance(second, Read)):
             return False
-        a, b = (set(self.reads[read.slot].axes()) for read in (first, second))
+        a, b = (set(self.reads[read.slot].axes) for read in (first, second))
         kept = set(self.sizes) - self.reduces
         return bool(a & b & self.reduces) and bool((a - b) & kept) and bool((b - a) & kept)
 

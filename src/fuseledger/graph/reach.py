@@ -23,7 +23,7 @@ def touched_elements(tensor: Tensor, access: Access, op: Op) -> int:
             slices *= reach(index, op.sizes, axis.size)
         else:
             source = op.reads[index.lookup]
-            lookups = max(lookups, prod(op.sizes[name] for name in source.axes()))
+            lookups = max(lookups, prod(op.sizes[name] for name in source.axes))
             looked_up *= axis.size
     return slices * min(lookups, looked_up)
 

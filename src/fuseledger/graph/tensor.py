@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import Literal
 
@@ -45,7 +46,7 @@ def is_float(dtype: str) -> bool:
     return dtype.startswith(("fp", "bf"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Tensor:
     """A tensor: each dimension is a product of axes, outermost first."""
 
@@ -55,22 +56,22 @@ class Tensor:
     dtype: str
     role: Role
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, ...]:
         """Logical sizes, as the source wrote them."""
         return tuple(prod(axis.size for axis in dim) for dim in self.dims)
 
-    @property
+    @cached_property
     def axes(self) -> tuple[Axis, ...]:
         """All axes, outermost first: the coordinates that an access indexes."""
         return tuple(axis for dim in self.dims for axis in dim)
 
-    @property
+    @cached_property
     def elements(self) -> int:
         """Number of elements."""
         return prod(axis.size for axis in self.axes)
 
-    @property
+    @cached_property
     def bytes(self) -> int:
         """Bytes of the whole tensor."""
         return dtype_bytes(self.dtype, self.elements)

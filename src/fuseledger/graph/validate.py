@@ -18,7 +18,7 @@ def validate(graph: Graph) -> Graph:
     4. Reduced and scanned axes are the op's own; a reduced axis is in no write; what is neither
        reduced nor scanned is in every write. Results match the combine.
     5. The body names known functions, existing reads and own axes.
-    6. An opaque op has no body; every other has one.
+    6. An opaque or declared op has no body; every other has one.
     """
     sizes: dict[str, int] = {}
     for tensor in graph.tensors.values():
@@ -83,7 +83,7 @@ def _access(graph: Graph, op: Op, access: Access, *, is_write: bool) -> None:
 def _reduction(op: Op) -> None:
     own = set(op.sizes)
     _expect(op.reduces <= own and op.scans <= own, f"{op.name}: reduces a foreign axis")
-    if op.is_opaque:
+    if op.is_opaque or op.kind == "declared":
         return
     _expect(bool(op.reduces or op.scans) == (op.combine is not None), f"{op.name}: combine")
     if op.combine is not None:
@@ -91,13 +91,14 @@ def _reduction(op: Op) -> None:
         _expect(len(op.writes) <= len(COMBINES[op.combine].results), f"{op.name}: results")
     kept = {name for name in own - op.reduces if op.sizes[name] != 1}
     for access in op.writes:
-        found = set(access.axes())
+        found = set(access.axes)
         _expect(not found & op.reduces, f"{op.name}: writes along a reduced axis")
         _expect(kept <= found, f"{op.name}: a result lacks an axis that is not reduced")
 
 
 def _body(op: Op) -> None:
-    _expect((op.body is None) == op.is_opaque, f"{op.name}: body")
+    has_none = op.is_opaque or op.kind == "declared"
+    _expect((op.body is None) == has_none, f"{op.name}: body")
     if op.body is None:
         return
     for expr in walk(op.body):

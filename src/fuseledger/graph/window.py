@@ -47,6 +47,12 @@ def convolution(
             f"input {list(x.shape)}"
         )
     sizes = [w.outputs(size) for w, size in zip(windows, space, strict=True)]
+    windows = list(windows)
+    for i, (w, size) in enumerate(zip(windows, space, strict=True)):
+        tap, between = divmod(w.before, w.dilation)
+        if size == sizes[i] == 1 and not between and tap < w.kernel:
+            weight = b.slice(weight, 2 + i, tap, 1)  # the one tap that meets the one element
+            windows[i] = Window(kernel=1)
     letters, out_space = _space_letters(sizes, windows)
     place = [
         Index(((out, w.stride),) * (out in letters) + ((tap, w.dilation),) * (tap in letters), -w.before)

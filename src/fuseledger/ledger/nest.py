@@ -149,9 +149,9 @@ def _carry(nest: Nest) -> None:
             _add(nest.carried, edge.tensor.name, axes)
     for name, reads in nest.external.items():
         if len(reads) > 1:
-            for axis in reads[0][1].axes():
+            for axis in reads[0][1].axes:
                 seen = {
-                    passes[i].get(axis, 0) for i, access in reads if axis in access.axes()
+                    passes[i].get(axis, 0) for i, access in reads if axis in access.axes
                 }
                 if len(seen) > 1:
                     _add(nest.carried, name, {axis})

@@ -18,6 +18,10 @@ Cost = Callable[[tuple[int, ...]], float | None]
 
 MAX_OPS = 10
 MAX_CANDIDATES = 50_000
+EXHAUSTIVE = 2_000
+"""Candidates up to which every convex set is grown."""
+PROMISING = 300
+"""Beyond, sets of each size that are grown further: those that save most over their ops apart."""
 MAX_STATES = 300_000
 BEAM = 64
 
@@ -86,6 +90,8 @@ class Candidates:
 
     cost: dict[int, float]
     capped: bool
+    promising_only: bool = False
+    """Whether growth was limited to the sets of each size that save most."""
 
 
 def enumerate_candidates(
@@ -102,9 +108,12 @@ def enumerate_candidates(
         found[1 << i] = price
         if not barriers >> i & 1:
             layer[1 << i] = (reach.above[i], reach.below[i], near[i])
-    capped = False
+    capped = promising_only = False
     for _ in range(max_ops - 1):
         grown: dict[int, tuple[int, int, int]] = {}
+        if len(found) > EXHAUSTIVE and len(layer) > PROMISING:
+            promising_only = True
+            layer = dict(sorted(layer.items(), key=lambda item: _saving(found, item[0]))[:PROMISING])
         for mask, (above, below, around) in layer.items():
             for i in bits(around & ~mask & ~barriers):
                 wider = mask | 1 << i
@@ -125,7 +134,12 @@ def enumerate_candidates(
         layer = grown
         if capped or not layer:
             break
-    return Candidates(found, capped)
+    return Candidates(found, capped, promising_only)
+
+
+def _saving(found: dict[int, float], mask: int) -> tuple[float, int]:
+    """Cost of a set beside its ops apart (negative: it saves); ties by position."""
+    return found.get(mask, float("inf")) - sum(found[1 << i] for i in bits(mask)), mask
 
 
 def partition(graph: Graph, candidates: Candidates, *, max_states: int = MAX_STATES) -> Partition:
@@ -200,7 +214,9 @@ def _down_sets(
         cut.append(f"more than {max_states:,} down-sets: beam of {BEAM}")
     if candidates.capped:
         cut.append(f"candidates capped at {len(candidates.cost):,}")
-    return Partition(groups, best[full][0], not beam and not candidates.capped, len(candidates.cost), states, cut)
+    if candidates.promising_only and not candidates.capped:
+        cut.append(f"beyond {EXHAUSTIVE:,} candidates the {PROMISING} best groups of a size were grown")
+    return Partition(groups, best[full][0], not cut, len(candidates.cost), states, cut)
 
 
 def _ready(graph: Graph, state: int) -> int:

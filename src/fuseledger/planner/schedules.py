@@ -12,14 +12,19 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Literal
 
-from fuseledger.clock.roofline import Roofline, Time
+from fuseledger.clock.roofline import Roofline
+from fuseledger.clock.textbook import declared_time
+from fuseledger.clock.time import Time
 from fuseledger.devices import Device
 from fuseledger.graph.graph import Graph
 from fuseledger.graph.op import Access
-from fuseledger.ledger.declared import declared_price, declared_time
+from fuseledger.ledger.declared import declared_price
 from fuseledger.ledger.kernel import AxisSchedule, Kernel, Schedule
 from fuseledger.ledger.nest import Nest, analyse
-from fuseledger.ledger.price import LOOP_POINTS, Price, Pricer, feeds_matrix_units, least_tiles, read_once
+from fuseledger.ledger.footprint import LOOP_POINTS
+from fuseledger.ledger.price import Price, external_bytes
+from fuseledger.ledger.pricer import Pricer
+from fuseledger.ledger.tiles import TileLimits
 
 Objective = Literal["time", "bytes"]
 
@@ -81,6 +86,11 @@ class ScheduleSearch:
             return declared_price(nest)
         return self._combined(nest, choice)[0]
 
+    def time(self, positions: tuple[int, ...], price: Price) -> Time:
+        """Time of a priced kernel: the textbook clock for declared ops, else the roofline."""
+        nest = analyse(self.graph, positions)
+        return declared_time(nest, self.device) if nest.is_declared else self.clock.time(price)
+
     def kernel(self, positions: tuple[int, ...]) -> Kernel:
         """The kernel with its schedule written out."""
         price = self.price(positions)
@@ -109,8 +119,8 @@ class ScheduleSearch:
             return Choice(0, 1, float("inf"), (), 1, (("legality", nest.veto),))
         if nest.is_declared:
             price = declared_price(nest)
-            time_us = declared_time(nest, self.device)
-            return Choice(price.dram_bytes, 1, time_us, (), 1, ())
+            time_us = declared_time(nest, self.device).total_us
+            return Choice(price.dram_bytes, price.launches, time_us, (), 1, ())
         parts = components(nest)
         if len(parts) > 1:
             return self._side_by_side(nest, parts)
@@ -145,7 +155,7 @@ class ScheduleSearch:
         parts = components(nest)
         if len(parts) > 1:
             prices = [self.price(part) for part in parts]
-            merged = _merge(nest, prices)
+            merged = _merge(nest, parts, prices)
             return merged, self.clock.time(merged)
         assert choice is not None
         tiles = {n: t for n, t in zip(nest.sizes, choice.tiles, strict=True) if t is not None}
@@ -159,7 +169,7 @@ class ScheduleSearch:
         if self._short(price):
             vetoes += (("parallelism", f"a grid of {price.blocks} on {sms} SMs"),)
         if self._too_much_work(price):
-            share = price.extra_flops / max(1.0, self._once(price))
+            share = price.extra_flops / max(1.0, price.work_once)
             vetoes += (("epilogue", f"computes {share:.0%} of its work again"),)
         return vetoes
 
@@ -173,11 +183,7 @@ class ScheduleSearch:
         return price.dram_bytes > small
 
     def _too_much_work(self, price: Price) -> bool:
-        return self.objective == "bytes" and price.extra_flops > EXTRA_WORK * self._once(price)
-
-    @staticmethod
-    def _once(price: Price) -> float:
-        return sum(price.flops.values()) + price.special_ops - price.extra_flops
+        return self.objective == "bytes" and price.extra_flops > EXTRA_WORK * price.work_once
 
     def _key(self, price: Price) -> tuple[float, ...]:
         """Smaller is better: fits, fills the machine, adds little work; then the objective."""
@@ -191,7 +197,8 @@ class ScheduleSearch:
 
     def _descend(self, pricer: Pricer, walks: int) -> tuple[tuple[float, ...], Price]:
         nest = pricer.nest
-        tiles = least_tiles(pricer)
+        limits = TileLimits(pricer)
+        tiles = limits.least()
         if not pricer.contractions:
             _widen(nest, tiles, (self.device.sm_count or 1) * 4)
         best = pricer.price(tiles, walks=walks)
@@ -205,7 +212,7 @@ class ScheduleSearch:
                 for other in (tile * 2, tile // 2 if name in nest.split_axes else 0):
                     if not 1 <= min(other, size) or min(other, size) == tile:
                         continue
-                    if other < tile and not feeds_matrix_units(pricer, {**step, name: other}):
+                    if other < tile and not limits.allows({**step, name: other}):
                         continue
                     price = pricer.price({**step, name: min(other, size)}, walks=walks)
                     found = self._key(price)
@@ -228,18 +235,20 @@ def _widen(nest: Nest, tiles: dict[str, int], blocks: int) -> None:
         tiles[name] = min(nest.sizes[name], tiles[name] * 2)
 
 
-def _merge(nest: Nest, prices: list[Price]) -> Price:
+def _merge(nest: Nest, parts: list[tuple[int, ...]], prices: list[Price]) -> Price:
     """Prices of components side by side: shared inputs are read once."""
-    shared = sum(p.read_bytes for p in prices) - read_once(nest)
+    shared = sum(p.read_bytes for p in prices) - sum(external_bytes(nest).values())
+    again = sum(nest.ops[i].flops + nest.ops[i].special_ops for part in parts for i in part)
+    again -= sum(op.flops + op.special_ops for op in nest.ops.values())
     first = prices[0]
     merged = Price(
         tiles={n: t for p in prices for n, t in p.tiles.items()}, walks=max(p.walks for p in prices),
         blocks=sum(p.blocks for p in prices),
         read_bytes=sum(p.read_bytes for p in prices) - max(0, shared),
-        write_bytes=sum(p.write_bytes for p in prices),
+        write_bytes=sum(nest.graph.tensors[name].bytes for name in nest.outputs),
         partial_bytes=sum(p.partial_bytes for p in prices), parts=max(p.parts for p in prices),
         l2_bytes=sum(p.l2_bytes for p in prices), special_ops=sum(p.special_ops for p in prices),
-        extra_flops=sum(p.extra_flops for p in prices), held=max(prices, key=lambda p: p.register_bytes).held,
+        extra_flops=sum(p.extra_flops for p in prices) + again, held=max(prices, key=lambda p: p.register_bytes).held,
         staged_bytes=max(p.staged_bytes for p in prices), shared_bytes=max(p.shared_bytes for p in prices),
         register_bytes=max(p.register_bytes for p in prices), stages=first.stages,
         warps=max(p.warps for p in prices), registers=max(p.registers for p in prices),
@@ -254,21 +263,45 @@ def _merge(nest: Nest, prices: list[Price]) -> Price:
 
 
 def components(nest: Nest) -> list[tuple[int, ...]]:
-    """The nest's ops in groups connected by intermediates."""
-    parent = {i: i for i in nest.positions}
+    """The parts of a kernel that run side by side, as block ranges of one grid.
 
-    def find(i: int) -> int:
-        while parent[i] != i:
-            i = parent[i]
-        return i
-
+    Sinks that walk nested sets of axes share a part: their tiles are one grid. Sinks with axes of
+    their own on both sides (Q and K projections of one input) get a part each, and what they
+    share inside the kernel is computed in both.
+    """
+    if nest.is_declared:
+        return [nest.positions]
+    before: dict[int, list[int]] = {}
+    feeds: set[int] = set()
     for edge in nest.edges:
-        a, b = find(edge.producer), find(edge.consumer)
-        parent[max(a, b)] = min(a, b)
-    groups: dict[int, list[int]] = {}
-    for i in nest.positions:
-        groups.setdefault(find(i), []).append(i)
-    return [tuple(group) for group in groups.values()]
+        before.setdefault(edge.consumer, []).append(edge.producer)
+        feeds.add(edge.producer)
+    parts: list[tuple[set[str], list[int]]] = []
+    for i in reversed(nest.positions):
+        if i in feeds:
+            continue
+        axes = {a.name for a in nest.ops[i].axes if a.size > 1}
+        for known, sinks in parts:
+            if axes <= known or known <= axes:
+                known |= axes
+                sinks.append(i)
+                break
+        else:
+            parts.append((axes, [i]))
+    if len(parts) == 1:
+        return [nest.positions]
+    return [_cone(sinks, before) for _, sinks in parts]
+
+
+def _cone(sinks: list[int], before: dict[int, list[int]]) -> tuple[int, ...]:
+    found: set[int] = set()
+    pending = list(sinks)
+    while pending:
+        i = pending.pop()
+        if i not in found:
+            found.add(i)
+            pending.extend(before.get(i, ()))
+    return tuple(sorted(found))
 
 
 def signature(nest: Nest) -> object:

@@ -1,0 +1,1 @@
+"""Reports: the JSON document of a plan, and text and Markdown rendered from it."""

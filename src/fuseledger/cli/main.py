@@ -1,0 +1,109 @@
+"""The `fuseledger` command: a group whose commands are imported when they are called.
+
+Exit codes: 0 done; 1 a check that the user asked for failed, or a defect of ours; 2 the input or
+the command is wrong; 3 a missing extra; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from typing import NoReturn
+
+import click
+
+from fuseledger import __version__
+from fuseledger.errors import FuseledgerError
+
+COMMANDS: dict[str, str] = {
+    "plan": "Which ops should share a kernel, and the ledger of every kernel.",
+    "explain": "Every account of one kernel, and why its edges were cut or fused.",
+    "decide": "The rule on two or more options.",
+    "devices": "The GPUs in the catalog, and every figure with its source.",
+    "textbook": "The two reference exercises, reproduced to the digit.",
+}
+"""Command → its help in one line; the command itself is `fuseledger.cli.<name>:command`."""
+
+
+CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+class LazyGroup(click.Group):
+    """A group that lists its commands without importing them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names, in the order in which a newcomer needs them."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name, imported now."""
+        if cmd_name not in COMMANDS:
+            return None
+        return import_module(f"fuseledger.cli.{cmd_name}").command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list of commands, from the table."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=LazyGroup, context_settings=CONTEXT)
+@click.version_option(__version__, prog_name="fuseledger")
+def cli() -> None:
+    """Should these GPU operators be one kernel or several? An account book that answers.
+
+    `fuseledger plan "gemm(4096,4096,4096) + bias + gelu + residual"`
+    """
+
+
+def main(args: list[str] | None = None) -> NoReturn:
+    """Run the command line and exit; every mistake is one line on stderr."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="replace")
+    sys.exit(run(args))
+
+
+def run(args: list[str] | None = None) -> int:
+    """Run the command line; its exit code."""
+    try:
+        code = cli.main(args, prog_name="fuseledger", standalone_mode=False)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _discard_stdout()
+        return 0
+    except (KeyboardInterrupt, click.Abort):
+        return 130
+    except click.ClickException as error:
+        return _complain(_usage(error), error.exit_code)
+    except FuseledgerError as error:
+        return _complain(str(error), error.exit_code, error)
+    except Exception as error:
+        return _complain(
+            f"a defect of ours, please report it: {type(error).__name__}: {error} "
+            "(FUSELEDGER_TRACEBACK=1 shows where)", 1, error,
+        )  # fmt: skip
+    return code if isinstance(code, int) else 0
+
+
+def _usage(error: click.ClickException) -> str:
+    message = error.format_message().rstrip(".")
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    return f"{message} ({context.command_path} --help)" if context else message
+
+
+def _complain(message: str, code: int, error: Exception | None = None) -> int:
+    if error is not None and os.environ.get("FUSELEDGER_TRACEBACK", "0") not in ("", "0"):
+        import traceback
+
+        traceback.print_exception(error)
+    click.echo(f"fuseledger: {message}", err=True)
+    return code
+
+
+def _discard_stdout() -> None:
+    """Point stdout at nothing, so that the interpreter's own flush at exit stays silent."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())

@@ -1,0 +1,154 @@
+"""Options that `plan` and `explain` share, and the planning behind both."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from fuseledger.planner.plan import Planned
+    from fuseledger.report.document import PlanDocument
+
+Format = Literal["text", "json", "md"]
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+SOURCE_HELP = """
+SOURCE is a quoted expression, a .onnx or .pt2 file, an aten graph in .json, onnx:NAME (a model
+that the onnx package ships), or module.py:factory, whose factory() returns (nn.Module,
+example_inputs). Loading a Python module runs it.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRequest:
+    """What `plan` and `explain` were asked for; the fields are their options."""
+
+    source: str
+    device: str
+    dtype: str
+    dim: dict[str, int]
+    cut: list[list[int]]
+    """Cuts to compare; empty where the planner chooses."""
+    optimise: Literal["time", "bytes"]
+    launch: Literal["eager", "queued", "graph"]
+    tf32: bool
+    quiet: bool
+
+
+def _dims(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, int]:
+    dims: dict[str, int] = {}
+    for text in values:
+        name, equals, value = text.partition("=")
+        if not (name and equals and value.isascii() and value.isdigit() and int(value) > 0):
+            raise click.BadParameter(f"{text!r}: expected NAME=VALUE, such as batch=8")
+        if name in dims:
+            raise click.BadParameter(f"{name} is given twice")
+        dims[name] = int(value)
+    return dims
+
+
+def _cut(ctx: click.Context, param: click.Parameter, text: str | None) -> list[list[int]]:
+    cuts: list[list[int]] = []
+    for one in text.split("/") if text is not None else ():
+        lengths = one.split(",")
+        if not all(part.strip().isascii() and part.strip().isdigit() for part in lengths):
+            raise click.BadParameter(f"{one!r}: expected lengths of consecutive ops, such as 1,3")
+        cuts.append([int(part) for part in lengths])
+    return cuts
+
+
+_SHARED = (
+    click.argument("source"),
+    click.option("--device", default="h100-sxm", show_default=True, metavar="NAME|FILE.toml",
+                 help="A GPU of the catalog (`fuseledger devices`) or a device file."),
+    click.option("--dtype", default="fp16", show_default=True,
+                 help="Type of an expression's tensors; files say their own."),
+    click.option("--dim", multiple=True, metavar="NAME=VALUE", callback=_dims,
+                 help="A symbolic size; may be repeated."),
+    click.option("--cut", metavar="1,3", callback=_cut,
+                 help="Price this cut: lengths of consecutive groups of ops."),
+    click.option("--optimise", type=click.Choice(["time", "bytes"]), default="time",
+                 show_default=True, help="What the plan minimises."),
+    click.option("--launch", type=click.Choice(["eager", "queued", "graph"]), default="queued",
+                 show_default=True, help="How kernels are launched."),
+    click.option("--tf32", is_flag=True, help="Matrix products of fp32 in TF32."),
+    click.option("--format", "format_", type=click.Choice(["text", "json", "md"]), default="text",
+                 show_default=True, help="Form of the report."),
+    click.option("-o", "--output", metavar="FILE", type=click.Path(),
+                 help="Write the report to a file instead of stdout."),
+    click.option("--quiet", is_flag=True, help="Nothing on stderr but errors."),
+)  # fmt: skip
+
+
+def plan_options(command: Decorated) -> Decorated:
+    """Add SOURCE and the shared options to a command."""
+    for decorate in reversed(_SHARED):
+        command = decorate(command)
+    return command
+
+
+def plan_source(request: PlanRequest) -> PlanDocument:
+    """Read the source, plan it, and return the plan's document."""
+    from fuseledger.cli.progress import Progress
+    from fuseledger.devices import load as load_device
+    from fuseledger.frontends.source import load
+    from fuseledger.planner.plan import PlanOptions, make_plan
+    from fuseledger.report.build import plan_document
+
+    device = load_device(request.device)
+    options = PlanOptions(objective=request.optimise, launch=request.launch, tf32=request.tf32)
+    with Progress(quiet=request.quiet) as progress:
+        progress.note_code(request.source)
+        progress.step("reading")
+        started = time.perf_counter()
+        graph = load(request.source, dtype=request.dtype, dims=request.dim)
+        load_seconds = time.perf_counter() - started
+        progress.step(f"planning {len(graph.ops):,} ops")
+        compared: list[tuple[list[int], Planned]] = []
+        if request.cut:
+            compared = [(cut, _plan_cut(graph, device, cut, options)) for cut in request.cut]
+            planned = min((each for _, each in compared), key=_preference)
+        else:
+            planned = make_plan(graph, device, options)
+        progress.step("explaining")
+        verdicts = edge_verdicts(planned)
+    return plan_document(
+        planned, source=request.source, load_seconds=load_seconds, verdicts=verdicts,
+        cuts=compared if len(compared) > 1 else (),
+    )  # fmt: skip
+
+
+def _plan_cut(graph: Any, device: Any, cut: list[int], options: Any) -> Planned:
+    from fuseledger.planner.plan import cut_groups, plan_of_groups
+
+    return plan_of_groups(graph, device, cut_groups(graph, cut), options)
+
+
+def _preference(planned: Planned) -> tuple[int, float]:
+    """Fewer vetoed kernels first, then the lower cost."""
+    return sum(bool(kernel.vetoes) for kernel in planned.kernels), planned.partition.cost
+
+
+def edge_verdicts(planned: Planned) -> list[Any]:
+    """Why each edge was cut or fused."""
+    try:
+        from fuseledger.verdict.edges import edge_verdicts as verdicts
+    except ImportError:
+        return []
+    return verdicts(planned)
+
+
+def deliver(text: str, output: str | None) -> None:
+    """Write a report to stdout, or whole to a file."""
+    if output is None or output == "-":
+        click.echo(text, nl=False)
+        return
+    from pathlib import Path
+
+    from fuseledger.report.atomic import write_atomically
+
+    write_atomically(Path(output), text)

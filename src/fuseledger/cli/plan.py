@@ -1,0 +1,49 @@
+"""`fuseledger plan`: which ops should share a kernel, and the ledger of every kernel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from fuseledger.cli.options import (
+    SOURCE_HELP,
+    PlanRequest,
+    _cut,
+    deliver,
+    plan_options,
+    plan_source,
+)
+
+
+@click.command("plan", epilog=SOURCE_HELP)
+@plan_options
+@click.option("--cuts", metavar="4/1,3/2,2", callback=_cut,
+              help="Price several cuts side by side, and show the best one's ledger.")  # fmt: skip
+@click.option("--all", "everything", is_flag=True, help="Every kernel and cut in a row of its own.")
+def command(
+    format_: str, output: str | None, everything: bool, cut: list[list[int]],
+    cuts: list[list[int]], **given: Any,
+) -> None:  # fmt: skip
+    """Which ops should share a kernel, and the ledger of every kernel."""
+    if cut and cuts:
+        raise click.UsageError("give --cut or --cuts, not both")
+    document = plan_source(PlanRequest(cut=cut or cuts, **given))
+    if format_ == "json":
+        from fuseledger.report.document import to_json
+
+        text = to_json(document)
+    else:
+        from fuseledger.report.summary import summarise
+
+        summary = summarise(document, everything=everything)
+        if format_ == "md":
+            from fuseledger.report.markdown import plan_markdown
+
+            text = plan_markdown(summary)
+        else:
+            from fuseledger.cli.terminal import colour, width
+            from fuseledger.report.text import plan_text
+
+            text = plan_text(summary, width=width(output), colour=colour(output))
+    deliver(text, output)

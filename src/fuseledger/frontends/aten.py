@@ -1,0 +1,461 @@
+"""ATen graphs as a neutral list of nodes, and their lowering to the IR.
+
+Three sources make an `AtenGraph`: a JSON corpus (`aten_json`), a `.pt2` archive (`aten_pt2`) and a
+PyTorch module (`torch`). One table, keyed by operator, lowers all three. Four rules hold for all:
+
+- A view op changes a `View` and makes no op.
+- What depends on no input is a weight: it is not computed, and `Lowering.folded` says what it was.
+- An in-place op rebinds the name it mutates, what that name is a view of, and the views of that.
+- An operator that the table does not know, or whose read results it cannot give, is a barrier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from fuseledger.errors import ShapeError, SourceError
+from fuseledger.graph.builder import GraphBuilder, broadcast_shapes
+from fuseledger.graph.graph import Graph
+from fuseledger.graph.scalar import Const, Coord, Expr, Read, call, rename
+from fuseledger.graph.view import View
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A tensor argument, by the name of the value."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A tensor of the source: the name by which nodes refer to it, its shape and our dtype."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AtenNode:
+    """One call. `op` is `aten.mul.Tensor`; missing `args` take ATen's defaults."""
+
+    name: str
+    op: str
+    args: Mapping[str, Any]
+    """By the schema's argument names: `Ref`, number, bool, string, None, or lists of these."""
+    outputs: tuple[Value, ...]
+
+    @property
+    def packet(self) -> str:
+        """The operator without namespace `aten` and without overload: `mul`, `kb.sdpa`."""
+        parts = self.op.split(".")
+        name = ".".join(parts[:-1]) if len(parts) > 2 else self.op
+        return name.removeprefix("aten.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AtenGraph:
+    """What a source holds: values that exist before it runs, calls, and what leaves."""
+
+    name: str
+    source: str
+    """File or factory, for error messages."""
+    inputs: tuple[tuple[str, Value], ...]
+    """(the source's own name, value) of what the caller passes."""
+    weights: tuple[tuple[str, Value], ...]
+    """(qualified name, value) of parameters, buffers and constants."""
+    nodes: tuple[AtenNode, ...]
+    outputs: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+
+class Unlowered(Exception):  # noqa: N818  a signal inside the lowering, never shown
+    """The table's function does not cover these arguments: the call becomes a barrier."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """One call with its tensors resolved: what a lowering function works on."""
+
+    lowering: Lowering
+    node: AtenNode
+    args: dict[str, Any]
+
+    @property
+    def b(self) -> GraphBuilder:
+        """The builder."""
+        return self.lowering.builder
+
+    @property
+    def out(self) -> Value:
+        """The first result as the source declares it."""
+        return self.node.outputs[0]
+
+    def view(self, name: str = "self") -> View:
+        """A tensor argument that must be there; a number becomes a uniform tensor."""
+        found = self.args.get(name)
+        if isinstance(found, View):
+            return found
+        if isinstance(found, int | float):
+            return self.uniform(float(found), (), self.out.dtype)
+        raise Unlowered(name)
+
+    def maybe(self, name: str) -> View | None:
+        """A tensor argument that may be missing or None."""
+        found = self.args.get(name)
+        return found if isinstance(found, View) else None
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Any argument; `default` where it is missing or None."""
+        found = self.args.get(name)
+        return default if found is None else found
+
+    def number(self, name: str, default: float = 0.0) -> float:
+        """A scalar argument; a tensor of one known value counts."""
+        found = self.args.get(name)
+        if isinstance(found, View):
+            if found.base not in self.lowering.uniform:
+                raise Unlowered(name)
+            return self.lowering.uniform[found.base]
+        return default if found is None else float(found)
+
+    def ints(self, name: str, default: Sequence[int] = (), length: int | None = None) -> list[int]:
+        """A list of integers; one integer stands for `length` of them."""
+        found = self.args.get(name)
+        values = list(default) if found is None or found == [] else found
+        values = [values] if isinstance(values, int) else [int(v) for v in values]
+        if length is not None and len(values) == 1:
+            values *= length
+        return values
+
+    def dims(self, rank: int, name: str = "dim") -> list[int]:
+        """Dimensions counted from 0; all of them where the argument is missing or empty."""
+        return sorted({dim % rank for dim in self.ints(name, range(rank))}) if rank else []
+
+    def views(self, name: str = "tensors") -> list[View]:
+        """A list of tensors."""
+        return [view for view in self.get(name, []) if isinstance(view, View)]
+
+    def uniform(self, value: float, shape: Sequence[int], dtype: str) -> View:
+        """A tensor of one known value: stored as a scalar, read by pointwise ops as a literal."""
+        scalar = self.b.weight(self.node.name, (), dtype)
+        self.lowering.uniform[scalar.base] = value
+        self.lowering.folded[scalar.base] = self.out.name
+        return scalar.expand(tuple(shape))
+
+    def fold(self) -> list[View | None]:
+        """The results as weights: they depend on no input."""
+        folded: list[View | None] = []
+        for value in self.node.outputs:
+            view = self.b.weight(value.name, value.shape, value.dtype)
+            self.lowering.folded[view.base] = value.name
+            folded.append(view)
+        return folded
+
+    def map(
+        self,
+        function: str,
+        args: Sequence[View | float],
+        body: Expr | None = None,
+        *,
+        dtype: str | None = None,
+    ) -> View:
+        """A pointwise op over tensors and numbers that broadcast together.
+
+        `Read(i)` in `body` is argument i; without a body, `function` is applied to all of them.
+        The dtype is the call's where none is given.
+        """
+        operands: list[View] = []
+        exprs: list[Expr] = []
+        for arg in args:
+            known = self.lowering.uniform.get(arg.base) if isinstance(arg, View) else float(arg)
+            if isinstance(arg, View) and known is None:
+                exprs.append(Read(len(operands)))
+                operands.append(arg)
+            else:
+                exprs.append(Const(known if known is not None else 0.0))
+        whole = body if body is not None else call(function, *map(Read, range(len(args))))
+        inner = rename(whole, slots=exprs.__getitem__, axes=Coord)
+        shape = broadcast_shapes(function, [arg.shape for arg in args if isinstance(arg, View)])
+        result = self.b.map(function, operands, body=inner, dtype=dtype or self.out.dtype)
+        return result if result.shape == shape else result.expand(shape)
+
+
+Lowerer = Callable[[Site], "View | Sequence[View | None]"]
+
+
+@cache
+def table() -> dict[str, Lowerer]:
+    """Operator (`max.dim`, else the packet `max`) → its lowering, views included."""
+    from fuseledger.frontends import (
+        aten_index,
+        aten_nn,
+        aten_norm,
+        aten_pointwise,
+        aten_reduce,
+        aten_shape,
+    )
+
+    return {
+        **aten_pointwise.POINTWISE,
+        **aten_reduce.REDUCTIONS,
+        **aten_norm.NORMS,
+        **aten_nn.NN,
+        **aten_index.INDEXING,
+        **aten_shape.SHAPES,
+        **aten_shape.VIEWS,
+    }
+
+
+@dataclass(slots=True)
+class _Binding:
+    """A name's current view; for views also what they were taken from, and how."""
+
+    view: View
+    parent: str | None = None
+    node: AtenNode | None = None
+    children: list[str] = field(default_factory=list[str])
+
+
+@dataclass(slots=True)
+class Lowering:
+    """The state of one lowering."""
+
+    builder: GraphBuilder
+    source: str
+    bindings: dict[str, _Binding] = field(default_factory=dict[str, _Binding])
+    uniform: dict[str, float] = field(default_factory=dict[str, float])
+    """Stored scalar → its value, where the graph itself says so."""
+    folded: dict[str, str] = field(default_factory=dict[str, str])
+    """Weight that was not in the source → the source's value that it stands for."""
+    external: set[str] = field(default_factory=set[str])
+    """Values that exist before the graph runs."""
+    written: dict[str, None] = field(default_factory=dict[str, None])
+    """Tensors of the source that the graph writes in place: mutations, no part of the plan."""
+    read: set[str] = field(default_factory=set[str])
+    """Values that an output or a mutation depends on."""
+
+    def run(self, source: AtenGraph) -> Graph:
+        """The graph of the whole source."""
+        b = self.builder
+        b.notes.extend(source.notes)
+        for name, value in source.inputs:
+            self.bindings[value.name] = _Binding(b.input(name, value.shape, value.dtype))
+        for name, value in source.weights:
+            self.bindings[value.name] = _Binding(b.weight(name, value.shape, value.dtype))
+        self.external = set(self.bindings)
+        self.read = _needed(source)
+        for node in source.nodes:
+            if is_in_place(node.packet) or any(v.name in self.read for v in node.outputs):
+                self._call(node)
+        if self.written:
+            first, *others = self.written
+            rest = f" and of {len(others)} more" if others else ""
+            b.notes.append(f"in-place updates of {first}{rest} are left out")
+        for name in source.outputs:
+            if name not in self.bindings:
+                raise SourceError(f"{self.source}: output {name} is made by no node")
+            b.output(self.bindings[name].view, name)
+        return b.finish()
+
+    # -- one call --------------------------------------------------------------------------
+
+    def _call(self, node: AtenNode) -> None:
+        from fuseledger.frontends.aten_shape import VIEWS
+
+        if not node.outputs:
+            return
+        mutates = is_in_place(node.packet)
+        results = self._lowered(node, self._resolve(node))
+        for value, view in zip(node.outputs, results, strict=True):
+            if view is None:
+                continue
+            if view.shape != value.shape:
+                raise ShapeError(
+                    f"{self.source}: node {node.name} ({node.op}) gives {list(view.shape)}, "
+                    f"where {list(value.shape)} is recorded"
+                )
+            self.bindings[value.name] = _Binding(view)
+        target = next(iter(node.args.values()), None)
+        if not isinstance(target, Ref):
+            return
+        if mutates and results[0] is not None:
+            self._mutate(target.name, results[0])
+            self._alias(node, target.name)
+        elif _lookup(node, VIEWS) is not None:
+            self._alias(node, target.name)
+
+    def _alias(self, node: AtenNode, parent: str) -> None:
+        for value in node.outputs:
+            binding = self.bindings[value.name]
+            binding.parent, binding.node = parent, node
+            self.bindings[parent].children.append(value.name)
+
+    def _resolve(self, node: AtenNode) -> Site:
+        def resolved(arg: Any) -> Any:
+            if isinstance(arg, Ref):
+                if arg.name not in self.bindings:
+                    raise SourceError(f"{self.source}: node {node.name} reads unknown {arg.name}")
+                return self.bindings[arg.name].view
+            if isinstance(arg, list):
+                return [resolved(item) for item in arg]  # pyright: ignore[reportUnknownVariableType]
+            return arg
+
+        return Site(self, node, {name: resolved(arg) for name, arg in node.args.items()})
+
+    def _lowered(self, node: AtenNode, site: Site) -> list[View | None]:
+        from fuseledger.frontends.aten_shape import RANDOM
+
+        operands = _tensors(site.args.values())
+        packet = node.packet.removesuffix("_") if is_in_place(node.packet) else node.packet
+        constant = packet not in RANDOM and all(map(self._is_constant, operands))
+        lower = _lookup(node, table())
+        before = len(self.builder.ops), len(self.builder.tensors)
+        if lower is not None:
+            found = self._tried(node, lower, site)
+            if found is not None:
+                results = [found] if isinstance(found, View) else list(found)
+                results += [None] * (len(node.outputs) - len(results))
+                results = results[: len(node.outputs)]
+                if constant and len(self.builder.ops) > before[0]:
+                    self._roll_back(*before)
+                    return site.fold()
+                if all(
+                    view is not None or value.name not in self.read
+                    for view, value in zip(results, node.outputs, strict=True)
+                ):
+                    return results
+            self._roll_back(*before)
+        if constant:
+            return site.fold()
+        return self._barrier(node, site, operands)
+
+    def _tried(
+        self, node: AtenNode, lower: Lowerer, site: Site
+    ) -> View | Sequence[View | None] | None:
+        """What the table's function gives, or None where it does not cover the arguments."""
+        try:
+            return lower(site)
+        except Unlowered:
+            return None
+        except ShapeError as error:
+            raise ShapeError(f"{self.source}: node {node.name} ({node.op}): {error}") from None
+        except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:
+            said = f"{type(error).__name__}: {error}"
+            raise SourceError(
+                f"{self.source}: node {node.name} ({node.op}) has arguments that do not fit: {said}"
+            ) from error
+
+    def _barrier(self, node: AtenNode, site: Site, operands: list[View]) -> list[View | None]:
+        plain = {n: a for n, a in node.args.items() if not any(references([a]))}
+        function = node.packet if "." in node.packet else f"aten.{node.packet}"
+        results = [(value.shape, value.dtype) for value in node.outputs]
+        attributes = {**plain, "op": node.op}
+        return list(self.builder.opaque(function, operands, results, attributes=attributes))
+
+    def _is_constant(self, view: View) -> bool:
+        return self.builder.tensors[view.base].role in ("weight", "constant")
+
+    def _roll_back(self, ops: int, tensors: int) -> None:
+        del self.builder.ops[ops:]
+        for name in list(self.builder.tensors)[tensors:]:
+            del self.builder.tensors[name]
+            self.uniform.pop(name, None)
+            self.folded.pop(name, None)
+
+    # -- mutation --------------------------------------------------------------------------
+
+    def _mutate(self, name: str, new: View) -> None:
+        """Rebind a name, what it is a view of, and every other view of that."""
+        from fuseledger.frontends.aten_shape import written_back
+
+        binding = self.bindings[name]
+        if binding.view == new:
+            return
+        if binding.parent is not None and binding.node is not None:
+            parent = self.bindings[binding.parent]
+            before = len(self.builder.ops), len(self.builder.tensors)
+            back = written_back(self, binding.node, parent.view, new)
+            constant = self._is_constant(parent.view) and self._is_constant(new)
+            if back is not None and constant and len(self.builder.ops) > before[0]:
+                self._roll_back(*before)
+                back = self.builder.weight(binding.parent, parent.view.shape, parent.view.dtype)
+            if back is not None:
+                self._mutate(binding.parent, back)
+                return
+            note = f"{name} is written in place through {binding.node.op}: {binding.parent} keeps"
+            self.builder.notes.append(f"{note} its old value here")
+        if name in self.external:
+            self.written[binding.view.base] = None
+        binding.view = new
+        self._refresh(binding)
+
+    def _refresh(self, binding: _Binding) -> None:
+        for child_name in binding.children:
+            child = self.bindings[child_name]
+            assert child.node is not None
+            if is_in_place(child.node.packet):
+                child.view = binding.view
+            else:
+                results = self._lowered(child.node, self._resolve(child.node))
+                names = [value.name for value in child.node.outputs]
+                renewed = results[names.index(child_name)]
+                assert renewed is not None  # a view op gives all its results
+                child.view = renewed
+            self._refresh(child)
+
+
+def lower(source: AtenGraph, *, composites: bool = True) -> Graph:
+    """The IR of an ATen graph. Raises SourceError and ShapeError naming the node.
+
+    With `composites`, norms and embeddings that the model spells out in single operators are read
+    as the composites they are; without, one op stands for each call that eager PyTorch makes.
+    """
+    from fuseledger.frontends.aten_composites import recognised
+
+    read = recognised(source) if composites else source
+    return Lowering(GraphBuilder(source.name), source.source).run(read)
+
+
+def is_in_place(packet: str) -> bool:
+    """Whether the operator writes to its first argument."""
+    return packet.endswith("_") and not packet.endswith("__")
+
+
+def _lookup(node: AtenNode, lowerings: Mapping[str, Lowerer]) -> Lowerer | None:
+    """By packet and overload, then by packet; an in-place op by its functional name."""
+    packet = node.packet.removesuffix("_") if is_in_place(node.packet) else node.packet
+    overload = node.op.rsplit(".", 1)[-1]
+    return lowerings.get(f"{packet}.{overload}") or lowerings.get(packet)
+
+
+def _needed(source: AtenGraph) -> set[str]:
+    """Values that reach an output; what is written in place counts, whoever reads it."""
+    needed = set(source.outputs)
+    for node in reversed(source.nodes):
+        if is_in_place(node.packet) or any(value.name in needed for value in node.outputs):
+            needed.update(references(node.args.values()))
+    return needed
+
+
+def references(args: Iterable[Any]) -> Iterator[str]:
+    """Names of the tensors among arguments, lists included."""
+    for arg in args:
+        if isinstance(arg, Ref):
+            yield arg.name
+        elif isinstance(arg, list):
+            yield from references(arg)  # pyright: ignore[reportUnknownArgumentType]
+
+
+def _tensors(args: Iterable[Any]) -> list[View]:
+    found: list[View] = []
+    for arg in args:
+        if isinstance(arg, View):
+            found.append(arg)
+        elif isinstance(arg, list):
+            found.extend(_tensors(arg))  # pyright: ignore[reportUnknownArgumentType]
+    return found

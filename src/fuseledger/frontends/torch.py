@@ -1,0 +1,368 @@
+"""PyTorch modules, through `torch.export` on fake tensors: nothing of the model is allocated.
+
+A factory file is the user's own program: `load_factory` runs it. A `.pt2` archive is read by
+`aten_pt2` and runs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import operator
+import sys
+import warnings
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from fuseledger.errors import FuseledgerError, MissingExtra, SourceError
+from fuseledger.frontends.aten import AtenGraph, AtenNode, Ref, Value, lower
+from fuseledger.frontends.aten_json import DTYPES
+from fuseledger.graph.graph import Graph
+
+
+def load_factory(source: str) -> Graph:
+    """The graph of `path/to/file.py:factory`.
+
+    Runs the file and calls `factory()`, which returns `(nn.Module, example_inputs)` or
+    `(nn.Module, example_inputs, keyword_inputs)`, on fake tensors: a 70-billion-parameter module
+    takes no memory. Raises SourceError, naming file and factory, for whatever goes wrong there.
+    """
+    path, _, factory_name = source.rpartition(":")
+    if not path or not factory_name.isidentifier():
+        raise SourceError(f"{source}: write it as path/to/file.py:factory")
+    _require_torch()
+    factory = _imported(Path(path), factory_name)
+    module, inputs, keywords = _checked(source, _called_on_fakes(source, factory))
+    return from_module(module, inputs, keywords, name=factory_name, source=source)
+
+
+def from_module(
+    module: Any,
+    example_inputs: Sequence[Any],
+    keyword_inputs: Mapping[str, Any] | None = None,
+    *,
+    name: str | None = None,
+    source: str | None = None,
+    composites: bool = True,
+) -> Graph:
+    """The graph of an `nn.Module` for inputs of these shapes and dtypes.
+
+    Parameters and buffers keep their qualified names. Writes to buffers and inputs are left out of
+    the graph and named in its notes. `composites` is that of `aten.lower`. Raises SourceError where
+    torch.export refuses the module.
+    """
+    label = name or type(module).__name__
+    read = read_module(module, example_inputs, keyword_inputs, name=label, source=source)
+    return lower(read, composites=composites)
+
+
+def read_module(
+    module: Any,
+    example_inputs: Sequence[Any],
+    keyword_inputs: Mapping[str, Any] | None = None,
+    *,
+    name: str,
+    source: str | None = None,
+) -> AtenGraph:
+    """The module as ATen nodes, not yet lowered."""
+    torch = _require_torch()
+    where = source or name
+    module, inputs, keywords = _fake(module, tuple(example_inputs), dict(keyword_inputs or {}))
+    with _quiet(), torch.no_grad(), _refusals(where, "torch.export refuses it"):
+        program = torch.export.export(module, inputs, keywords, strict=False)
+    return read_program(program, name=name, source=where)
+
+
+def read_program(program: Any, *, name: str, source: str) -> AtenGraph:
+    """A `torch.export.ExportedProgram` as ATen nodes, not yet lowered."""
+    return _Reader(source).graph(program, name)
+
+
+def _require_torch() -> Any:
+    try:
+        torch: Any = importlib.import_module("torch")
+        importlib.import_module("torch.export")
+    except ImportError:
+        raise MissingExtra("torch", "torch") from None
+    return torch
+
+
+# -- the factory ---------------------------------------------------------------------------------
+
+
+def _imported(path: Path, factory_name: str) -> Callable[[], Any]:
+    source = f"{path}:{factory_name}"
+    if not path.is_file():
+        raise SourceError(f"{source}: there is no file {path}")
+    spec = importlib.util.spec_from_file_location(f"fuseledger_source_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise SourceError(f"{source}: {path} is no Python file")
+    program = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = program
+    sys.path.insert(0, str(path.parent.resolve()))
+    try:
+        with _refusals(source, f"{path} cannot be run"):
+            spec.loader.exec_module(program)
+    finally:
+        sys.path.pop(0)
+    factory = getattr(program, factory_name, None)
+    if not callable(factory):
+        kind = "defines no" if factory is None else "holds no function"
+        raise SourceError(f"{source}: {path} {kind} {factory_name}")
+    return factory
+
+
+def _called_on_fakes(source: str, factory: Callable[[], Any]) -> Any:
+    """What the factory returns, its tensors fake, or on the meta device where that fails."""
+    torch = _require_torch()
+    from torch._subclasses import fake_tensor  # no public name for the mode
+
+    fakes: Any = fake_tensor
+    with _quiet(), _refusals(source, "the factory raised"):
+        try:
+            with fakes.FakeTensorMode(allow_non_fake_inputs=True):
+                return factory()
+        except Exception as first:  # fake tensors know no values and refuse `Module.to`
+            try:
+                with torch.device("meta"):
+                    return factory()
+            except Exception:
+                raise first from None
+
+
+def _checked(source: str, found: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    torch = _require_torch()
+    shape = "it must return (nn.Module, example_inputs[, keyword_inputs])"
+    parts: list[Any] = list(cast("tuple[Any, ...]", found)) if isinstance(found, tuple) else []
+    if len(parts) not in (2, 3):
+        kind = type(cast("object", found)).__name__
+        raise SourceError(f"{source}: the factory returned {kind}; {shape}")
+    module: Any = parts[0]
+    inputs: Any = parts[1]
+    keywords: Any = parts[2] if len(parts) == 3 else {}
+    if not isinstance(module, torch.nn.Module):
+        raise SourceError(
+            f"{source}: the factory's first result is a {type(module).__name__}; {shape}"
+        )
+    if isinstance(inputs, torch.Tensor):
+        inputs = (inputs,)
+    if not isinstance(inputs, tuple | list) or not isinstance(keywords, dict):
+        raise SourceError(f"{source}: the factory's example inputs are no tuple; {shape}")
+    return module, tuple(cast("Sequence[Any]", inputs)), cast("dict[str, Any]", keywords)
+
+
+@contextmanager
+def _refusals(source: str, what: str) -> Generator[None]:
+    """Whatever the user's program raises, as one line."""
+    try:
+        yield
+    except FuseledgerError:
+        raise
+    except (Exception, SystemExit) as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        said = lines[0][:300] if lines else "no message"
+        raise SourceError(f"{source}: {what}: {type(error).__name__}: {said}") from None
+
+
+@contextmanager
+def _quiet() -> Generator[None]:
+    """Without torch's warnings and progress, which say nothing about the graph."""
+    import logging
+
+    quieted = [logging.getLogger(name) for name in ("torch", "transformers")]
+    levels = [logger.level for logger in quieted]
+    for logger in quieted:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(quieted, levels, strict=True):
+            logger.setLevel(level)
+
+
+def _fake(
+    module: Any, inputs: tuple[Any, ...], keywords: dict[str, Any]
+) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """Tensors of the meta device as fake CPU tensors; all others as they are."""
+    torch = _require_torch()
+    from torch._subclasses import fake_tensor
+    from torch.utils import _pytree  # no public name; stable since 2.0
+
+    tensors = [*module.parameters(), *module.buffers()]
+    leaves, spec = cast("Any", _pytree).tree_flatten((inputs, keywords))
+    if not any(
+        isinstance(t, torch.Tensor) and t.device.type == "meta" for t in (*tensors, *leaves)
+    ):
+        return module, inputs, keywords
+    mode: Any = cast("Any", fake_tensor).FakeTensorMode(allow_non_fake_inputs=True)
+    made: dict[int, Any] = {}
+
+    def faked(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        if id(value) not in made:
+            with mode:
+                fake = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)
+            is_parameter = isinstance(value, torch.nn.Parameter)
+            made[id(value)] = (
+                torch.nn.Parameter(fake, requires_grad=False) if is_parameter else fake
+            )
+        return made[id(value)]
+
+    for part in module.modules():
+        for store in (part._parameters, part._buffers):
+            for key, value in list(store.items()):
+                store[key] = faked(value)
+    inputs, keywords = cast("Any", _pytree).tree_unflatten([faked(leaf) for leaf in leaves], spec)
+    return module, inputs, keywords
+
+
+# -- from an exported program to ATen nodes ------------------------------------------------------
+
+_WRITES = {
+    "BUFFER_MUTATION": "buffer",
+    "USER_INPUT_MUTATION": "input",
+    "PARAMETER_MUTATION": "parameter",
+}
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Walks the FX graph of an exported program, inlining the wrappers' subgraphs."""
+
+    source: str
+    nodes: list[AtenNode] = field(default_factory=list[AtenNode])
+
+    def graph(self, program: Any, name: str) -> AtenGraph:
+        signature = program.graph_signature
+        specs = {spec.arg.name: spec for spec in signature.input_specs if hasattr(spec.arg, "name")}
+        inputs: list[tuple[str, Value]] = []
+        weights: list[tuple[str, Value]] = []
+        env: dict[Any, Any] = {}
+        for node in program.graph.nodes:
+            if node.op != "placeholder":
+                continue
+            value = self._values(node, node.name)
+            if len(value) != 1:
+                continue  # a number, a string or None among the inputs
+            env[node] = Ref(node.name)
+            spec = specs.get(node.name)
+            if spec is not None and spec.kind.name != "USER_INPUT":
+                weights.append((str(spec.target), value[0]))
+            else:
+                inputs.append((node.name, value[0]))
+        leaving = self._walk(program.graph_module, env, "")
+        outputs: list[str] = []
+        notes: list[str] = []
+        for spec, ref in zip(signature.output_specs, leaving, strict=True):
+            if spec.kind.name in _WRITES:
+                notes.append(f"writes to {_WRITES[spec.kind.name]} {spec.target} are left out")
+            elif isinstance(ref, Ref):
+                outputs.append(ref.name)
+        return AtenGraph(
+            name=name, source=self.source, inputs=tuple(inputs), weights=tuple(weights),
+            nodes=tuple(self.nodes), outputs=tuple(outputs), notes=tuple(notes),
+        )  # fmt: skip
+
+    def _walk(self, module: Any, env: dict[Any, Any], prefix: str) -> list[Any]:
+        """Appends the graph's calls; returns what its output node holds."""
+        for node in module.graph.nodes:
+            if node.op == "get_attr":
+                env[node] = _attribute(module, str(node.target))
+            elif node.op == "call_function":
+                self._call(node, env, prefix)
+            elif node.op == "output":
+                return list(self._argument(node.args[0], env, node.name))
+        return []
+
+    def _call(self, node: Any, env: dict[Any, Any], prefix: str) -> None:
+        if node.target is operator.getitem:
+            source, position = node.args
+            env[node] = env[source][position]
+            return
+        label = f"{prefix}{node.name}"
+        graphs = [
+            a for a in node.args if getattr(a, "op", "") == "get_attr" and hasattr(env[a], "graph")
+        ]
+        if len(graphs) == 1 and str(node.target).startswith("wrap"):
+            at = node.args.index(graphs[0])
+            inner = env[graphs[0]]
+            places = [n for n in inner.graph.nodes if n.op == "placeholder"]
+            passed = [self._argument(arg, env, label) for arg in node.args[at + 1 :]]
+            env[node] = self._walk(inner, dict(zip(places, passed, strict=True)), f"{label}.")
+            return
+        args = self._arguments(node, env, label)
+        values = self._values(node, label)
+        if not values and node.meta.get("val") is not None:
+            raise SourceError(
+                f"{self.source}: {label} ({node.target}) depends on values of tensors"
+            )
+        self.nodes.append(
+            AtenNode(name=label, op=_operator(node), args=args, outputs=tuple(values))
+        )
+        is_list = isinstance(node.meta.get("val"), list | tuple)
+        refs = [Ref(value.name) for value in values]
+        env[node] = refs if is_list else (refs[0] if refs else None)
+
+    def _arguments(self, node: Any, env: dict[Any, Any], label: str) -> dict[str, Any]:
+        """Arguments by the names of the operator's schema; defaults are left out."""
+        schema = getattr(node.target, "_schema", None)
+        names = [argument.name for argument in schema.arguments] if schema is not None else []
+        names += [f"arg{i}" for i in range(len(names), len(node.args))]
+        given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+        return {name: self._argument(arg, env, label) for name, arg in given.items()}
+
+    def _argument(self, arg: Any, env: dict[Any, Any], label: str) -> Any:
+        if isinstance(arg, list | tuple):
+            return [self._argument(item, env, label) for item in cast("Sequence[Any]", arg)]
+        if hasattr(arg, "op") and hasattr(arg, "graph"):
+            return env.get(arg)
+        if arg is None or isinstance(arg, bool | int | float | str):
+            return arg
+        if type(arg).__name__.startswith("Sym"):
+            raise SourceError(
+                f"{self.source}: {label} has a dynamic size ({arg}); give fixed shapes"
+            )
+        return str(arg)
+
+    def _values(self, node: Any, label: str) -> list[Value]:
+        """The node's tensors; each of several is named after the node that picks it."""
+        held = node.meta.get("val")
+        several = isinstance(held, list | tuple)
+        prefix = label.removesuffix(node.name)
+        picked = {
+            u.args[1]: f"{prefix}{u.name}" for u in node.users if u.target is operator.getitem
+        }
+        found: list[Value] = []
+        for position, tensor in enumerate(cast("Sequence[Any]", held) if several else [held]):
+            if not hasattr(tensor, "dtype") or not hasattr(tensor, "shape"):
+                continue
+            shape = tuple(tensor.shape)
+            if not all(type(size) is int for size in shape):
+                raise SourceError(
+                    f"{self.source}: {label} has a dynamic shape {list(shape)}; give fixed shapes"
+                )
+            dtype = str(tensor.dtype).removeprefix("torch.")
+            if dtype not in DTYPES:
+                raise SourceError(
+                    f"{self.source}: {label} has the dtype {dtype}, which has no account yet"
+                )
+            name = picked.get(position, f"{label}.{position}") if several else label
+            found.append(Value(name, shape, DTYPES[dtype]))
+        return found
+
+
+def _attribute(module: Any, path: str) -> Any:
+    for part in path.split("."):
+        module = getattr(module, part)
+    return module
+
+
+def _operator(node: Any) -> str:
+    """`aten.mul.Tensor`; a higher-order operator by its own name."""
+    return str(node.target).removeprefix("torch.ops.")

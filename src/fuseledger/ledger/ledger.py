@@ -1,0 +1,192 @@
+"""The ledger: the six accounts of every kernel of a plan, in figures and words, and their totals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fuseledger.clock.time import Time
+from fuseledger.devices import Device
+from fuseledger.graph.graph import Graph
+from fuseledger.ledger.account import Account, Provenance, format_bytes, format_kib
+from fuseledger.ledger.declared import declared_accounts
+from fuseledger.ledger.kernel import Kernel
+from fuseledger.ledger.nest import Nest
+from fuseledger.ledger.price import WARP_THREADS, Price, external_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelLedger:
+    """One kernel's accounts and time."""
+
+    name: str
+    kernel: Kernel
+    ops: tuple[str, ...]
+    """Op names, in order."""
+    label: str
+    """What it is, in the ops' own words: `gemm+bias+gelu`."""
+    accounts: dict[str, Account]
+    time: Time
+    price: Price
+
+    @property
+    def bytes(self) -> int:
+        """DRAM bytes."""
+        return self.price.dram_bytes
+
+    @property
+    def launches(self) -> int:
+        """Kernels launched."""
+        return self.price.launches
+
+    @property
+    def vetoes(self) -> tuple[tuple[str, str], ...]:
+        """(account, reason) of each account that says no."""
+        return tuple((name, a.veto) for name, a in self.accounts.items() if a.veto)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """Sums over a plan's kernels."""
+
+    kernels: int
+    bytes: int
+    launches: int
+    time_us: float
+
+    @staticmethod
+    def of(ledgers: tuple[KernelLedger, ...]) -> Totals:
+        """Totals of some kernels run one after the other."""
+        return Totals(
+            kernels=len(ledgers),
+            bytes=sum(k.bytes for k in ledgers),
+            launches=sum(k.launches for k in ledgers),
+            time_us=sum(k.time.total_us for k in ledgers),
+        )
+
+
+def kernel_ledger(
+    graph: Graph, kernel: Kernel, nest: Nest, price: Price, time: Time, device: Device, name: str
+) -> KernelLedger:
+    """The accounts of one priced kernel."""
+    ops = [graph.ops[i] for i in kernel.ops]
+    vetoes = dict(reversed(price.vetoes))
+    accounts = {
+        "traffic": _traffic(graph, nest, price),
+        "launches": _launches(price, device),
+        "registers": _registers(nest, price, device),
+        "capacity": _capacity(price, device, vetoes),
+        "parallelism": _parallelism(nest, price, device, vetoes),
+        "epilogue": _epilogue(price, vetoes),
+    }
+    if nest.is_declared:
+        accounts |= declared_accounts(nest, price, device)
+    return KernelLedger(
+        name=name, kernel=kernel, ops=tuple(op.name for op in ops), label=label_of(graph, kernel.ops),
+        accounts=accounts, time=time, price=price,
+    )  # fmt: skip
+
+
+def label_of(graph: Graph, positions: tuple[int, ...]) -> str:
+    """The ops in their own words, composites by their name, repeats counted."""
+    words: list[str] = []
+    for i in positions:
+        op = graph.ops[i]
+        word = op.label if op.label and len(positions) > 1 else op.title
+        if op.label and op.label != "attention" and word == op.label and words and words[-1] == word:
+            continue
+        words.append(word)
+    merged: list[tuple[str, int]] = []
+    for word in words:
+        if merged and merged[-1][0] == word:
+            merged[-1] = (word, merged[-1][1] + 1)
+        else:
+            merged.append((word, 1))
+    return "+".join(word if count == 1 else f"{count}·{word}" for word, count in merged)
+
+
+def _traffic(graph: Graph, nest: Nest, price: Price) -> Account:
+    reads = [f"{name} {format_bytes(count)}" for name, count in external_bytes(nest).items() if count]
+    writes = [f"{name} {format_bytes(graph.tensors[name].bytes)}" for name in nest.outputs]
+    words = f"read {' + '.join(reads) or 'nothing'}, write {' + '.join(writes) or 'nothing'}"
+    if price.walks > 1:
+        words += f"; carried tensors are walked {price.walks} times"
+    if price.partial_bytes:
+        words += f"; partials {format_bytes(price.partial_bytes)}"
+    return Account(value=price.dram_bytes, unit="bytes", derivation=words, provenance=_provenance(nest))
+
+
+def _provenance(nest: Nest) -> Provenance:
+    return "declared" if nest.is_declared else "modelled"
+
+
+def _launches(price: Price, device: Device) -> Account:
+    cost = device.launch_us("queued")
+    words = f"{price.launches} × {cost:g} µs queued"
+    if price.launches > 1:
+        words = f"kernel and combine, {words}"
+    return Account(value=price.launches, unit="launches", derivation=words)
+
+
+def _registers(nest: Nest, price: Price, device: Device) -> Account:
+    limit = device.registers_per_thread_max
+    if nest.is_declared:
+        live = [f"{op.name} {op.attributes.get('registers', 0)}" for op in nest.ops.values()]
+        words = f"live while fused: {' + '.join(live)}"
+    else:
+        words = (
+            f"{format_kib(price.register_bytes)} over {price.warps * WARP_THREADS} threads "
+            f"+ 24 for addresses and loops"
+        )
+    veto = None
+    if price.spill_bytes:
+        words += f"; {price.spill_bytes} B a thread spill"
+    return Account(
+        value=price.registers, unit="registers per thread", derivation=words,
+        provenance=_provenance(nest), limit=limit, veto=veto,
+    )  # fmt: skip
+
+
+def _capacity(price: Price, device: Device, vetoes: dict[str, str]) -> Account:
+    parts: list[str] = []
+    if price.staged_bytes:
+        parts.append(f"operands {format_kib(price.staged_bytes)} × {price.stages} stages")
+    held = sorted(price.held, key=lambda item: -item.register_bytes)
+    parts += [f"{item.name} {item.words} in {item.holder}" for item in held if item.register_bytes >= 1024]
+    return Account(
+        value=price.shared_bytes, unit="bytes of shared memory per block",
+        derivation="; ".join(parts) or "nothing is held beyond registers",
+        limit=device.shared_memory_per_block_bytes, veto=vetoes.get("capacity"),
+    )  # fmt: skip
+
+
+def _parallelism(nest: Nest, price: Price, device: Device, vetoes: dict[str, str]) -> Account:
+    if nest.is_declared:
+        return Account(value=0, unit="blocks", derivation="no grid is declared", provenance="declared")
+    factors = [
+        f"⌈{nest.sizes[name]}/{tile}⌉"
+        for name, tile in price.tiles.items()
+        if -(-nest.sizes[name] // tile) > 1
+    ]
+    words = f"{'·'.join(factors) or '1'} blocks"
+    sms = device.sm_count
+    if sms:
+        waves = price.blocks / (sms * price.blocks_per_sm)
+        words += f" on {sms} SMs × {price.blocks_per_sm} = {waves:.2f} waves"
+        if price.blocks < sms and "parallelism" not in vetoes:
+            words += "; the kernel is too small to fill any machine"
+    return Account(
+        value=price.blocks, unit="blocks", derivation=words, limit=sms, veto=vetoes.get("parallelism")
+    )
+
+
+def _epilogue(price: Price, vetoes: dict[str, str]) -> Account:
+    parts: list[str] = []
+    if price.partial_bytes:
+        parts.append(f"{price.parts} partials: {format_bytes(price.partial_bytes)}")
+    if price.extra_flops:
+        share = price.extra_flops / max(1.0, price.work_once)
+        parts.append(f"{price.extra_flops / 1e9:.3g} GFLOP computed again ({share:.1%})")
+    return Account(
+        value=price.partial_bytes, unit="bytes", derivation="; ".join(parts) or "no new work",
+        veto=vetoes.get("epilogue"),
+    )  # fmt: skip

@@ -1,0 +1,221 @@
+"""Pricing a nest under many schedules: rules R3 (partials), R4 (computed again) and R6 (grid).
+
+What no schedule changes is computed once per nest. `footprint.py` adds rule R5.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from math import prod
+
+from fuseledger.devices import Device
+from fuseledger.graph.op import COMBINES, Access, Op
+from fuseledger.graph.reach import reach
+from fuseledger.graph.tensor import Tensor
+from fuseledger.ledger.footprint import ACCUMULATOR_BYTES, Footprint
+from fuseledger.ledger.nest import Edge, Nest
+from fuseledger.ledger.price import Price, external_bytes
+
+FOLD_SHARE = 0.1
+"""Partials up to this share of a kernel's own traffic are folded by whoever reads them; more get
+a combine kernel."""
+
+Regions = dict[int, dict[str, int]]
+"""Op position → extent of each axis inside one block."""
+
+
+class Pricer:
+    """Prices the schedules of one nest on one device."""
+
+    def __init__(self, nest: Nest, device: Device) -> None:
+        self.nest = nest
+        self.device = device
+        self.tensors = nest.graph.tensors
+        self.read_once = external_bytes(nest)
+        self.read_bytes = sum(self.read_once.values())
+        self.write_bytes = sum(self.tensors[name].bytes for name in nest.outputs)
+        self._linked = any(edge.links for edge in nest.edges)
+        self._out: dict[int, list[Edge]] = {i: [] for i in nest.positions}
+        for edge in nest.edges:
+            self._out[edge.producer].append(edge)
+        self._loads = [
+            _Load(self.tensors[name], i, nest.ops[i], access)
+            for name, reads in nest.external.items()
+            for i, access in reads
+        ]
+        self.footprint = Footprint(nest, device, self.contractions)
+
+    @cached_property
+    def contractions(self) -> list[tuple[int, tuple[str, ...], tuple[str, ...]]]:
+        """(op, axes of its left side alone, axes of its right side alone) per contraction."""
+        found: list[tuple[int, tuple[str, ...], tuple[str, ...]]] = []
+        for i, op in self.nest.ops.items():
+            if op.is_contraction:
+                left, right = set(op.reads[0].axes), set(op.reads[1].axes)
+                kept = [name for name in op.sizes if name not in op.reduces]
+                rows = tuple(name for name in kept if name in left and name not in right)
+                columns = tuple(name for name in kept if name in right and name not in left)
+                found.append((i, rows, columns))
+        return found
+
+    @cached_property
+    def cone(self) -> frozenset[int]:
+        """Ops that must run again when carried tensors are walked twice."""
+        makers = {edge.tensor.name: edge.producer for edge in self.nest.edges}
+        before: dict[int, list[int]] = {}
+        for edge in self.nest.edges:
+            before.setdefault(edge.consumer, []).append(edge.producer)
+        pending = [makers[name] for name in self.nest.carried if name in makers]
+        found: set[int] = set()
+        while pending:
+            i = pending.pop()
+            if i not in found:
+                found.add(i)
+                pending.extend(before.get(i, ()))
+        return frozenset(found)
+
+    @cached_property
+    def rewalked(self) -> frozenset[str]:
+        """External tensors that one more walk over the carried tensors reads again."""
+        return frozenset(
+            name
+            for name, reads in self.nest.external.items()
+            if name in self.nest.carried or any(i in self.cone for i, _ in reads)
+        )
+
+    def regions(self, tiles: dict[str, int]) -> Regions:
+        """Extent of every axis of every op inside one block: tiles, halos, or the whole axis.
+
+        Bounds go from consumers to producers; where every edge walks the same axes in both, all
+        ops see the same extents.
+        """
+        nest = self.nest
+        common = {**nest.sizes, **tiles}
+        if not self._linked:
+            return dict.fromkeys(nest.positions, common)
+        found: Regions = {}
+        for i in reversed(nest.positions):
+            needed: dict[str, int] = {}
+            for edge in self._out[i]:
+                inner = found[edge.consumer]
+                for axis, index in zip(edge.tensor.axes, edge.access.index, strict=True):
+                    extent = reach(index, inner, axis.size)
+                    needed[axis.name] = max(needed.get(axis.name, 1), extent)
+            found[i] = {**common, **needed} if needed else common
+        return found
+
+    def price(self, tiles: dict[str, int], *, walks: int = 1, stages: int = 2) -> Price:
+        """The price of one choice of tiles for the open axes (an axis left out is whole)."""
+        nest = self.nest
+        sizes = nest.sizes
+        tiles = {name: min(tiles.get(name, sizes[name]), sizes[name]) for name in nest.open_axes}
+        counts = {name: -(-sizes[name] // tile) for name, tile in tiles.items()}
+        regions = self.regions(tiles)
+        price = Price(
+            tiles=tiles, walks=walks, blocks=prod(counts.values()), read_bytes=self.read_bytes,
+            write_bytes=self.write_bytes, stages=stages,
+        )  # fmt: skip
+        if walks > 1:
+            price.read_bytes += (walks - 1) * sum(self.read_once[name] for name in self.rewalked)
+        self._work(price, regions, counts)
+        self._partials(price, counts)
+        price.l2_bytes = self._loaded(price, regions) + self.write_bytes
+        self.footprint.add(price, regions)
+        return price
+
+    def _work(self, price: Price, regions: Regions, counts: dict[str, int]) -> None:
+        flops = price.flops
+        for i, op in self.nest.ops.items():
+            again = _times_computed(op, regions[i], price, counts)
+            if price.walks > 1 and i in self.cone:
+                again *= price.walks
+            if op.flops:
+                key = self._pipes[i]
+                flops[key] = flops.get(key, 0.0) + op.flops * again
+            price.special_ops += op.special_ops * again
+            price.extra_flops += (op.flops + op.special_ops) * (again - 1)
+
+    @cached_property
+    def _pipes(self) -> dict[int, str]:
+        found: dict[int, str] = {}
+        for i, op in self.nest.ops.items():
+            dtype = self.tensors[op.reads[0].tensor].dtype if op.reads else "fp32"
+            found[i] = f"matrix:{dtype}" if op.is_contraction else f"lanes:{dtype}"
+        return found
+
+    def _partials(self, price: Price, counts: dict[str, int]) -> None:
+        """R3: a reduced axis on the grid makes parts, written and read by whoever folds them.
+
+        The result's own bytes are in `write_bytes`, and in its reader's traffic, already.
+        """
+        for op in self.nest.ops.values() if self.nest.split_axes else ():
+            parts = prod(counts[name] for name in op.reduces if name in counts)
+            if parts <= 1 or op.combine is None:
+                continue
+            results = [self.tensors[write.tensor] for write in op.writes]
+            written = parts * sum(t.elements for t in results) * ACCUMULATOR_BYTES
+            own = sum(t.bytes for t in results)
+            leaves = any(t.role == "output" for t in results)
+            if not leaves and written <= FOLD_SHARE * (price.read_bytes + price.write_bytes):
+                price.partial_bytes += 2 * max(0, written - own)
+            else:
+                price.partial_bytes += 2 * written
+                price.launches = 2
+            price.parts = max(price.parts, parts)
+            merge = COMBINES[op.combine].merge_flops * (parts - 1) * op.output_points
+            price.flops["lanes:fp32"] = price.flops.get("lanes:fp32", 0.0) + merge
+
+    def _loaded(self, price: Price, regions: Regions) -> int:
+        """Bytes that all blocks load from L2: each operand's tile, once per block and walk."""
+        most: dict[str, int] = {}
+        for load in self._loads:
+            loaded = load.tile_bytes(regions[load.position])
+            most[load.name] = max(most.get(load.name, 0), loaded)
+        total = 0
+        for name, tile_bytes in most.items():
+            again = price.walks if price.walks > 1 and name in self.rewalked else 1
+            total += max(tile_bytes * price.blocks, self.read_once[name]) * again
+        return total
+
+
+class _Load:
+    """One read of an external tensor, prepared for asking its tile's bytes many times."""
+
+    __slots__ = ("_bits", "_index", "_lookups", "_plain", "name", "position")
+
+    def __init__(self, tensor: Tensor, position: int, op: Op, access: Access) -> None:
+        from fuseledger.graph.tensor import DTYPE_BITS
+
+        self.name = tensor.name
+        self.position = position
+        self._bits = DTYPE_BITS[tensor.dtype]
+        pairs = list(zip(tensor.axes, access.index, strict=True))
+        self._plain = [index.axis for _, index in pairs if index.axis is not None]
+        self._index = [(i, a.size) for a, i in pairs if i.axis is None and i.lookup is None]
+        self._lookups = [
+            (a.size, op.reads[i.lookup].axes) for a, i in pairs if i.lookup is not None
+        ]
+
+    def tile_bytes(self, region: dict[str, int]) -> int:
+        """Bytes that one block reads."""
+        elements = 1
+        for name in self._plain:
+            elements *= region[name]
+        for index, size in self._index:
+            elements *= reach(index, region, size)
+        for size, axes in self._lookups:
+            elements *= min(size, prod(region[name] for name in axes))
+        return (elements * self._bits + 7) // 8
+
+
+def _times_computed(op: Op, region: dict[str, int], price: Price, counts: dict[str, int]) -> float:
+    """Times that the op's points are computed over all blocks (R4)."""
+    again = float(price.blocks)
+    tiles = price.tiles
+    for name, size in op.sizes.items():
+        extent = region[name]
+        if extent == tiles.get(name):
+            again /= counts[name]
+        elif extent != size:
+            again *= extent / size
+    return max(1.0, again)

@@ -1,0 +1,75 @@
+"""The least tiles: a matrix unit's fragment, and a DRAM sector along the contiguous axis."""
+
+from __future__ import annotations
+
+from math import prod
+
+from fuseledger.ledger.nest import Nest
+from fuseledger.ledger.pricer import Pricer
+
+MATRIX_TILE = (16, 8)
+"""Least tile of a matrix unit: mma.m16n8 on NVIDIA; the sides may swap."""
+SECTOR_BYTES = 32
+"""A DRAM sector, where the device does not state it."""
+
+
+class TileLimits:
+    """The least tiles of a nest's open axes, and whether given tiles respect them."""
+
+    def __init__(self, pricer: Pricer) -> None:
+        self.nest = pricer.nest
+        self.sides = [(rows, columns) for _, rows, columns in pricer.contractions]
+        self.contiguous = _contiguous(pricer)
+
+    def least(self) -> dict[str, int]:
+        """The smallest tiles allowed; reduced axes start whole, off the grid."""
+        nest = self.nest
+        tiles = {name: self.contiguous.get(name, 1) for name in nest.open_axes}
+        tiles.update((name, nest.sizes[name]) for name in nest.split_axes)
+        for sides in self.sides:
+            extents = [prod(nest.sizes[name] for name in side) for side in sides]
+            goals = MATRIX_TILE if extents[0] >= extents[1] else MATRIX_TILE[::-1]
+            for side, goal in zip(sides, goals, strict=True):
+                _grow(nest, side, goal, tiles)
+        return tiles
+
+    def allows(self, tiles: dict[str, int]) -> bool:
+        """Whether every contraction's tile and every contiguous tile is large enough."""
+        sizes = self.nest.sizes
+        if any(tiles.get(name, least) < least for name, least in self.contiguous.items()):
+            return False
+        for sides in self.sides:
+            extents = [prod(tiles.get(name, sizes[name]) for name in side) for side in sides]
+            whole = [prod(sizes[name] for name in side) for side in sides]
+            if not any(
+                all(e >= min(g, w) for e, w, g in zip(extents, whole, goals, strict=True))
+                for goals in (MATRIX_TILE, MATRIX_TILE[::-1])
+            ):
+                return False
+        return True
+
+
+def _contiguous(pricer: Pricer) -> dict[str, int]:
+    """Open axis → least tile that fills a sector of every tensor it is contiguous in."""
+    nest = pricer.nest
+    sector = pricer.device.sector_bytes or SECTOR_BYTES
+    reads = [access for accesses in nest.external.values() for _, access in accesses]
+    writes = [w for op in nest.ops.values() for w in op.writes if w.tensor in nest.outputs]
+    least: dict[str, int] = {}
+    for access in (*reads, *writes):
+        axis = access.index[-1].axis if access.index else None
+        if axis in nest.open_axes and axis is not None:
+            tensor = pricer.tensors[access.tensor]
+            elements = max(1, sector * tensor.elements // max(1, tensor.bytes))
+            least[axis] = max(least.get(axis, 1), min(elements, nest.sizes[axis]))
+    return least
+
+
+def _grow(nest: Nest, side: tuple[str, ...], goal: int, tiles: dict[str, int]) -> None:
+    """Grow the tiles of one side's axes, innermost first, until their product reaches the goal."""
+    total = prod(tiles.get(name, nest.sizes[name]) for name in side)
+    for name in reversed(side):
+        while total < goal and name in tiles and tiles[name] < nest.sizes[name]:
+            before = tiles[name]
+            tiles[name] = min(nest.sizes[name], before * 2)
+            total = total // before * tiles[name]

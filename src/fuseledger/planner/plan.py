@@ -1,0 +1,174 @@
+"""From a graph and a device to a plan with its ledger."""
+
+from __future__ import annotations
+
+import math
+import time as clock_time
+from dataclasses import dataclass
+
+from fuseledger.clock.roofline import LaunchMode, Roofline
+from fuseledger.devices import Device
+from fuseledger.errors import CutError
+from fuseledger.graph.graph import Graph
+from fuseledger.ledger.kernel import Plan, check_legal
+from fuseledger.ledger.ledger import KernelLedger, Totals, kernel_ledger
+from fuseledger.ledger.nest import analyse
+from fuseledger.planner.chain import Chain, cut_chain
+from fuseledger.planner.partition import MAX_CANDIDATES, MAX_OPS, Partition, enumerate_candidates, partition
+from fuseledger.planner.schedules import Choice, Objective, ScheduleSearch
+
+TIE = 1e-6
+"""Weight of time (µs) beside bytes: of two plans with equal bytes the faster one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanOptions:
+    """How to plan."""
+
+    objective: Objective = "time"
+    launch: LaunchMode = "queued"
+    tf32: bool = False
+    """Matrix products of fp32 in TF32, as cuDNN convolutions run in PyTorch by default."""
+    max_ops: int = MAX_OPS
+    """Most ops in one kernel."""
+    max_candidates: int = MAX_CANDIDATES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """A plan, its ledger, and what it is compared with."""
+
+    graph: Graph
+    device: Device
+    options: PlanOptions
+    plan: Plan
+    kernels: tuple[KernelLedger, ...]
+    baseline: Totals
+    """One kernel an op."""
+    partition: Partition
+    search: ScheduleSearch
+    seconds: float
+
+    @property
+    def totals(self) -> Totals:
+        """Sums over the plan's kernels."""
+        return Totals.of(self.kernels)
+
+    @property
+    def status(self) -> str:
+        """What is proved of the plan."""
+        if self.partition.optimal:
+            return "optimal for this model and these candidates"
+        return "; ".join(self.partition.cut_short) or "as given"
+
+
+def make_plan(graph: Graph, device: Device, options: PlanOptions | None = None) -> Planned:
+    """The best plan found."""
+    options = options or PlanOptions()
+    started = clock_time.perf_counter()
+    search = new_search(graph, device, options)
+    chain = Chain.of(graph)
+    if chain is not None:
+        found = _cut(graph, chain, device, options)
+        return _finish(graph, device, options, search, found, started)
+    candidates = enumerate_candidates(
+        graph, lambda group: candidate_cost(search, group),
+        max_ops=options.max_ops, limit=options.max_candidates,
+    )  # fmt: skip
+    found = partition(graph, candidates)
+    return _finish(graph, device, options, search, found, started)
+
+
+def _cut(graph: Graph, chain: Chain, device: Device, options: PlanOptions) -> Partition:
+    """The exact partition of a chain of declared ops, whose kernels may hold any number of them."""
+    by_bytes = options.objective == "bytes"
+    lengths, cost = cut_chain(chain, device, (lambda moved, us: moved + TIE * us) if by_bytes else None)
+    count = len(chain)
+    return Partition(
+        cut_groups(graph, lengths), cost, optimal=True, candidates=count * (count + 1) // 2,
+        states=count + 1,
+    )  # fmt: skip
+
+
+def plan_of_groups(
+    graph: Graph, device: Device, groups: list[tuple[int, ...]], options: PlanOptions | None = None
+) -> Planned:
+    """A given partition, priced; raises IllegalPlan where it cannot run."""
+    options = options or PlanOptions()
+    started = clock_time.perf_counter()
+    search = new_search(graph, device, options)
+    cost = sum(choice_cost(search.choose(group), options.objective) for group in groups)
+    found = Partition(groups, cost, optimal=False, candidates=0, states=0)
+    return _finish(graph, device, options, search, found, started)
+
+
+def cut_groups(graph: Graph, cut: list[int]) -> list[tuple[int, ...]]:
+    """Consecutive groups of the given lengths; raises CutError where they do not cover the ops."""
+    if any(length < 1 for length in cut) or sum(cut) != len(graph.ops):
+        raise CutError(
+            f"cut {','.join(map(str, cut))}: lengths must be at least 1 and add up to the "
+            f"{len(graph.ops)} ops of {graph.name}"
+        )
+    groups: list[tuple[int, ...]] = []
+    start = 0
+    for length in cut:
+        groups.append(tuple(range(start, start + length)))
+        start += length
+    return groups
+
+
+def new_search(graph: Graph, device: Device, options: PlanOptions) -> ScheduleSearch:
+    """A schedule search with the clock that the options ask for."""
+    clock = Roofline(device, options.launch, options.tf32)
+    return ScheduleSearch(graph, device, clock, options.objective)
+
+
+def choice_cost(choice: Choice, objective: Objective) -> float:
+    """What the partition minimises."""
+    if objective == "bytes":
+        return choice.bytes + TIE * min(choice.time_us, 1e9)
+    return choice.time_us
+
+
+def candidate_cost(search: ScheduleSearch, group: tuple[int, ...]) -> float | None:
+    """Cost of a candidate, or None where an account vetoes it. A single op is always allowed.
+
+    When time is minimised a short grid and repeated work are priced by the clock and veto nothing.
+    """
+    choice = search.choose(group)
+    if len(group) > 1 and (math.isinf(choice.time_us) or any(_vetoes(search, v[0]) for v in choice.vetoes)):
+        return None
+    return choice_cost(choice, search.objective)
+
+
+def _vetoes(search: ScheduleSearch, account: str) -> bool:
+    return search.objective == "bytes" or account in ("capacity", "legality")
+
+
+def _finish(
+    graph: Graph, device: Device, options: PlanOptions, search: ScheduleSearch, found: Partition,
+    started: float,
+) -> Planned:  # fmt: skip
+    check_legal(graph, found.groups)
+    ledgers = tuple(
+        ledger_of(search, group, f"k{number}") for number, group in enumerate(found.groups, start=1)
+    )
+    singles = [search.choose((i,)) for i in range(len(graph.ops))]
+    baseline = Totals(
+        kernels=len(singles), bytes=sum(c.bytes for c in singles),
+        launches=sum(c.launches for c in singles), time_us=sum(c.time_us for c in singles),
+    )  # fmt: skip
+    return Planned(
+        graph=graph, device=device, options=options,
+        plan=Plan(graph=graph, kernels=tuple(k.kernel for k in ledgers)), kernels=ledgers,
+        baseline=baseline, partition=found, search=search,
+        seconds=clock_time.perf_counter() - started,
+    )  # fmt: skip
+
+
+def ledger_of(search: ScheduleSearch, group: tuple[int, ...], name: str) -> KernelLedger:
+    """The ledger of one group as one kernel, usable or not."""
+    nest = analyse(search.graph, group)
+    price = search.price(group)
+    time = search.time(group, price)
+    return kernel_ledger(search.graph, search.kernel(group), nest, price, time, search.device, name)

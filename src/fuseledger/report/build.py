@@ -1,0 +1,151 @@
+"""From a priced plan to its document."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fuseledger import __version__
+from fuseledger.report.document import (
+    AccountPart,
+    AccountsPart,
+    AlternativePart,
+    AxisPart,
+    CutPart,
+    DevicePart,
+    EdgePart,
+    GraphPart,
+    KernelPart,
+    OpPart,
+    OptionsPart,
+    PlanDocument,
+    PlanPart,
+    SchedulePart,
+    SecondsPart,
+    TensorPart,
+    TermPart,
+    TimePart,
+    TotalsPart,
+    VerdictPart,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fuseledger.graph.graph import Graph
+    from fuseledger.graph.op import Op
+    from fuseledger.ledger.account import Account
+    from fuseledger.ledger.ledger import KernelLedger, Totals
+    from fuseledger.planner.plan import Planned
+    from fuseledger.verdict.edges import EdgeVerdict
+
+
+def plan_document(
+    planned: Planned,
+    *,
+    source: str,
+    load_seconds: float,
+    verdicts: Sequence[EdgeVerdict] = (),
+    cuts: Sequence[tuple[list[int], Planned]] = (),
+) -> PlanDocument:
+    """The document of a plan; `cuts` are the plans of several cuts that were compared."""
+    device, options = planned.device, planned.options
+    return PlanDocument(
+        version=__version__,
+        source=source,
+        graph=_graph(planned.graph),
+        device=DevicePart(name=device.name, title=device.title, arch=device.arch),
+        options=OptionsPart(optimise=options.objective, launch=options.launch, tf32=options.tf32),
+        plan=PlanPart(
+            kernels=[_kernel(planned.graph, ledger) for ledger in planned.kernels],
+            totals=_totals(planned.totals),
+            status=planned.status,
+        ),
+        baseline=_totals(planned.baseline),
+        cuts=[_cut(cut, each) for cut, each in cuts],
+        verdicts=[_verdict(verdict) for verdict in verdicts],
+        seconds=SecondsPart(load=round(load_seconds, 3), plan=round(planned.seconds, 3)),
+    )
+
+
+def _graph(graph: Graph) -> GraphPart:
+    return GraphPart(
+        name=graph.name,
+        ops=[_op(op) for op in graph.ops],
+        tensors=[
+            TensorPart(name=t.name, shape=list(t.shape), dtype=t.dtype, role=t.role, bytes=t.bytes)
+            for t in graph.tensors.values()
+        ],
+        floor_bytes=graph.floor_bytes,
+        barriers=graph.barriers,
+        notes=list(graph.notes),
+    )
+
+
+def _op(op: Op) -> OpPart:
+    return OpPart(
+        name=op.name, function=op.function, label=op.label, kind=op.kind, axes=op.sizes,
+        reduces=sorted(op.reduces), reads=list(dict.fromkeys(read.tensor for read in op.reads)),
+        writes=[write.tensor for write in op.writes], flops=op.flops, special_ops=op.special_ops,
+    )  # fmt: skip
+
+
+def _kernel(graph: Graph, ledger: KernelLedger) -> KernelPart:
+    schedule, time = ledger.kernel.schedule, ledger.time
+    sizes = {axis.name: axis.size for i in ledger.kernel.ops for axis in graph.ops[i].axes}
+    return KernelPart(
+        name=ledger.name,
+        ops=list(ledger.ops),
+        label=ledger.label,
+        schedule=SchedulePart(
+            axes=[
+                AxisPart(name=name, size=sizes[name], treatment=axis.treatment, tile=axis.tile)
+                for name, axis in schedule.axes
+            ],
+            blocks=ledger.price.blocks, warps=schedule.warps, stages=schedule.stages,
+            walks=schedule.walks,
+        ),
+        accounts=AccountsPart(**{name: _account(each) for name, each in ledger.accounts.items()}),
+        time_us=time.total_us,
+        time=TimePart(
+            launch_us=time.launch_us,
+            terms=[TermPart(name=name, time_us=us) for name, us in time.terms],
+            latency_us=time.latency_us, spill_us=time.spill_us, bound=time.bound,
+        ),
+    )  # fmt: skip
+
+
+def _account(account: Account) -> AccountPart:
+    return AccountPart(
+        value=account.value, unit=account.unit, derivation=account.derivation,
+        provenance=account.provenance, limit=account.limit, veto=account.veto,
+    )  # fmt: skip
+
+
+def _totals(totals: Totals) -> TotalsPart:
+    return TotalsPart(
+        kernels=totals.kernels, bytes=totals.bytes, launches=totals.launches,
+        time_us=totals.time_us,
+    )  # fmt: skip
+
+
+def _cut(cut: list[int], planned: Planned) -> CutPart:
+    return CutPart(
+        cut=cut,
+        totals=_totals(planned.totals),
+        registers=max(kernel.price.registers for kernel in planned.kernels),
+        vetoes=[
+            f"{kernel.name}: {reason}" for kernel in planned.kernels for _, reason in kernel.vetoes
+        ],
+    )
+
+
+def _verdict(verdict: EdgeVerdict) -> VerdictPart:
+    tensor, producer, consumers = verdict.edge
+    return VerdictPart(
+        edge=EdgePart(tensor=tensor, producer=producer, consumers=list(consumers)),
+        choice=verdict.choice,
+        account=verdict.account,
+        reason=verdict.reason,
+        runner_up=AlternativePart(bytes=None, time_us=None),
+        flips=list(verdict.flips),
+    )

@@ -1,0 +1,249 @@
+"""The JSON document of a plan, `fuseledger/plan@1`: the structs are its schema.
+
+Every other report is rendered from this document and from nothing else. `docs/json.md` describes
+each field; a test keeps the two equal.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+PLAN_SCHEMA = "fuseledger/plan@1"
+KERNEL_SCHEMA = "fuseledger/kernel@1"
+
+Number = int | float
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What all parts of the document have in common: fixed fields, all of them present."""
+
+
+class OpPart(Part):
+    """One op of the graph."""
+
+    name: str
+    function: str
+    label: str | None
+    kind: Literal["loop", "move", "opaque", "declared"]
+    axes: dict[str, int]
+    reduces: list[str]
+    reads: list[str]
+    writes: list[str]
+    flops: int
+    special_ops: int
+
+
+class TensorPart(Part):
+    """One tensor of the graph."""
+
+    name: str
+    shape: list[int]
+    dtype: str
+    role: Literal["input", "weight", "constant", "intermediate", "output"]
+    bytes: int
+
+
+class GraphPart(Part):
+    """What was planned."""
+
+    name: str
+    ops: list[OpPart]
+    tensors: list[TensorPart]
+    floor_bytes: int
+    barriers: dict[str, int]
+    notes: list[str]
+
+
+class DevicePart(Part):
+    """The GPU that it was planned for."""
+
+    name: str
+    title: str
+    arch: str
+
+
+class OptionsPart(Part):
+    """How it was planned."""
+
+    optimise: Literal["time", "bytes"]
+    launch: Literal["eager", "queued", "graph"]
+    tf32: bool
+
+
+class AccountPart(Part):
+    """One account of one kernel."""
+
+    value: Number
+    unit: str
+    derivation: str
+    provenance: Literal["declared", "modelled", "compiled", "measured"]
+    limit: Number | None
+    veto: str | None
+
+
+class AccountsPart(Part):
+    """The six accounts of one kernel."""
+
+    traffic: AccountPart
+    launches: AccountPart
+    registers: AccountPart
+    capacity: AccountPart
+    parallelism: AccountPart
+    epilogue: AccountPart
+
+
+class AxisPart(Part):
+    """What becomes of one axis in a kernel."""
+
+    name: str
+    size: int
+    treatment: Literal["grid", "loop", "whole", "split"]
+    tile: int
+
+
+class SchedulePart(Part):
+    """How a kernel walks its axes."""
+
+    axes: list[AxisPart]
+    blocks: int
+    warps: int
+    stages: int
+    walks: int
+
+
+class TermPart(Part):
+    """Time that one resource would need by itself."""
+
+    name: str
+    time_us: float
+
+
+class TimePart(Part):
+    """What the clock adds up: launch + the greatest of `terms` + latency + spill."""
+
+    launch_us: float
+    terms: list[TermPart]
+    latency_us: float
+    spill_us: float
+    bound: str
+
+
+class KernelPart(Part):
+    """One kernel with its accounts and its time."""
+
+    name: str
+    ops: list[str]
+    label: str
+    schedule: SchedulePart
+    accounts: AccountsPart
+    time_us: float
+    time: TimePart
+
+
+class TotalsPart(Part):
+    """Sums over kernels."""
+
+    kernels: int
+    bytes: int
+    launches: int
+    time_us: float
+
+
+class PlanPart(Part):
+    """The plan: kernels in an order in which they can run."""
+
+    kernels: list[KernelPart]
+    totals: TotalsPart
+    status: str
+
+
+class EdgePart(Part):
+    """A tensor, the op that makes it, and the ops that read it."""
+
+    tensor: str
+    producer: str
+    consumers: list[str]
+
+
+class AlternativePart(Part):
+    """The whole plan's cost had the edge gone the other way; None where that cannot run."""
+
+    bytes: int | None
+    time_us: float | None
+
+
+class VerdictPart(Part):
+    """Why one edge was fused or cut."""
+
+    edge: EdgePart
+    choice: Literal["fused", "cut"]
+    account: str
+    reason: str
+    runner_up: AlternativePart | None
+    flips: list[str]
+
+
+class CutPart(Part):
+    """One of several cuts that were compared."""
+
+    cut: list[int]
+    totals: TotalsPart
+    registers: int
+    vetoes: list[str]
+
+
+class SecondsPart(Part):
+    """How long the work took."""
+
+    load: float
+    plan: float
+
+
+class PlanDocument(Part, kw_only=True):
+    """All that a plan's reports say."""
+
+    schema: Literal["fuseledger/plan@1"] = PLAN_SCHEMA
+    version: str
+    source: str
+    graph: GraphPart
+    device: DevicePart
+    options: OptionsPart
+    plan: PlanPart
+    baseline: TotalsPart
+    cuts: list[CutPart]
+    verdicts: list[VerdictPart]
+    seconds: SecondsPart
+
+
+class KernelDocument(Part, kw_only=True):
+    """All that an explanation of one kernel says."""
+
+    schema: Literal["fuseledger/kernel@1"] = KERNEL_SCHEMA
+    version: str
+    source: str
+    graph: str
+    device: DevicePart
+    options: OptionsPart
+    number: int
+    kernels: int
+    kernel: KernelPart
+    verdicts: list[VerdictPart]
+
+
+def kernel_document(document: PlanDocument, number: int) -> KernelDocument:
+    """The part of a plan's document that is about kernel `number`, counted from 1."""
+    kernel = document.plan.kernels[number - 1]
+    inside = set(kernel.ops)
+    return KernelDocument(
+        version=document.version, source=document.source, graph=document.graph.name,
+        device=document.device, options=document.options, number=number,
+        kernels=len(document.plan.kernels), kernel=kernel,
+        verdicts=[v for v in document.verdicts if inside & {v.edge.producer, *v.edge.consumers}],
+    )  # fmt: skip
+
+
+def to_json(document: PlanDocument | KernelDocument) -> str:
+    """The document as indented JSON with a final line break."""
+    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"

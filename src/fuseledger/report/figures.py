@@ -1,0 +1,118 @@
+"""Figures in words: pairs in one unit, clock terms, tiles."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fuseledger.ledger.account import format_bytes, format_count, format_kib
+
+if TYPE_CHECKING:
+    from fuseledger.report.document import AccountPart, KernelPart, SchedulePart
+
+BOUNDS = {
+    "dram": "DRAM",
+    "l2": "L2",
+    "matrix": "matrix units",
+    "lanes": "lanes",
+    "special": "special functions",
+    "launch": "launch",
+}
+"""Name of a clock term → what a kernel that waits for it is bound by."""
+
+SHORT_BOUNDS = {**BOUNDS, "matrix": "matrix", "special": "special"}
+
+_BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
+_TIMES = ((1e6, "s"), (1e3, "ms"), (1.0, "µs"))
+
+
+def bytes_in_one_unit(*counts: float) -> tuple[str, list[str]]:
+    """Unit of the largest count, and every count in it with three digits."""
+    return _in_one_unit(_BYTES, counts)
+
+
+def times_in_one_unit(*times_us: float) -> tuple[str, list[str]]:
+    """Unit of the longest time, and every time in it with three digits."""
+    return _in_one_unit(_TIMES, times_us)
+
+
+def bytes_words(count: float) -> str:
+    """Bytes with three digits: 837 MB."""
+    unit, (value,) = bytes_in_one_unit(count)
+    return f"{value} {unit}"
+
+
+def time_words(time_us: float) -> str:
+    """A time with three digits: 1.27 ms."""
+    unit, (value,) = times_in_one_unit(time_us)
+    return f"{value} {unit}"
+
+
+def _in_one_unit(
+    units: tuple[tuple[float, str], ...], values: tuple[float, ...]
+) -> tuple[str, list[str]]:
+    largest = max(values)
+    scale, unit = next((each for each in units if largest >= each[0]), units[-1])
+    return unit, [str(value) if unit == "B" else three_digits(value / scale) for value in values]
+
+
+def three_digits(value: float) -> str:
+    """Three significant digits without an exponent: 0.837, 8.82, 175, 1,998."""
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 1 else f"{value:.3f}"
+
+
+def times(more: float, less: float) -> str:
+    """Quotient as a factor: 2.5×."""
+    return f"{more / less:.2f}×" if less else "–"
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 kernel`, `22 kernels`, `3 launches`."""
+    ending = "" if count == 1 else "es" if noun.endswith("ch") else "s"
+    return f"{count:,} {noun}{ending}"
+
+
+def grid_words(schedule: SchedulePart) -> str:
+    """Blocks × tile: `512 × 256m·128n`, with the axes held whole or split into parts."""
+    tiles = [f"{a.tile}{a.name}" for a in schedule.axes if a.treatment == "grid" and a.tile > 1]
+    words = f"{schedule.blocks:,}"
+    if tiles:
+        words += f" × {'·'.join(tiles)}"
+    words += "".join(f", {a.name}÷{a.tile}" for a in schedule.axes if a.treatment == "split")
+    whole = [a.name for a in schedule.axes if a.treatment == "whole"]
+    return words + (f", whole {'·'.join(whole)}" if whole else "")
+
+
+def axis_words(treatment: str, size: int, tile: int) -> str:
+    """What becomes of an axis, in words."""
+    if treatment == "grid":
+        tiles = -(-size // tile)
+        return f"grid: {plural(tiles, 'tile')} of {tile:,}"
+    if treatment == "split":
+        return f"split: {tile:,} parts on the grid, {-(-size // tile):,} each"
+    if treatment == "whole":
+        return "whole: held at once"
+    return f"loop: {tile:,} at a time"
+
+
+def account_value(name: str, account: AccountPart) -> str:
+    """An account's value, and its limit where it has one, for reading."""
+    show = {"traffic": format_bytes, "epilogue": format_bytes, "capacity": format_kib}
+    format_value = show.get(name, format_count)
+    value = format_value(account.value)
+    return value if account.limit is None else f"{value} of {format_value(account.limit)}"
+
+
+def kernel_notes(kernel: KernelPart) -> list[str]:
+    """What a reader must not miss of a kernel: vetoes, spills, second walks, added work."""
+    accounts = kernel.accounts
+    named = {name: getattr(accounts, name) for name in accounts.__struct_fields__}
+    notes = [f"{name} veto: {each.veto}" for name, each in named.items() if each.veto]
+    if "spill" in accounts.registers.derivation:
+        notes.append(accounts.registers.derivation.rpartition("; ")[2])
+    if kernel.schedule.walks > 1:
+        notes.append(f"reads what it needs twice {kernel.schedule.walks} times over")
+    if accounts.epilogue.derivation != "no new work":
+        notes.append(accounts.epilogue.derivation)
+    return notes

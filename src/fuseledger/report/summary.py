@@ -1,0 +1,245 @@
+"""A plan's document as rows of words, which text and Markdown set in their own ways."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fuseledger.ledger.account import format_count, format_kib
+from fuseledger.report.figures import (
+    SHORT_BOUNDS,
+    bytes_in_one_unit,
+    bytes_words,
+    grid_words,
+    kernel_notes,
+    plural,
+    time_words,
+    times,
+    times_in_one_unit,
+)
+
+if TYPE_CHECKING:
+    from fuseledger.report.document import KernelPart, PlanDocument, VerdictPart
+
+GROUP_FROM = 16
+"""Plans of more kernels than this show equal kernels once."""
+ROWS_MAX = 48
+"""Rows of kernels, and of cuts, shown by default."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelRow:
+    """One kernel, or several equal ones."""
+
+    number: int
+    """Of the first of them, counted from 1."""
+    count: int
+    label: str
+    grid: str
+    bytes: str
+    time: str
+    bound: str
+    registers: str
+    on_chip: str
+    notes: tuple[str, ...]
+    total_us: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TotalRow:
+    """Sums of the plan, or of what it is compared with."""
+
+    name: str
+    kernels: str = ""
+    launches: str = ""
+    bytes: str
+    time: str = ""
+    remark: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutRow:
+    """One edge that was cut, or several equal ones."""
+
+    count: int
+    between: str
+    """Kernel numbers: `2 → 3, 4`."""
+    tensor: str
+    account: str
+    reason: str
+    flips: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """Everything that a report of a plan says, in order."""
+
+    headline: str
+    comparison: tuple[tuple[str, ...], ...]
+    """Rows of cut, kernels, bytes, launches, time, most registers, vetoes."""
+    kernels: tuple[KernelRow, ...]
+    kernels_hidden: str | None
+    totals: tuple[TotalRow, ...]
+    cuts: tuple[CutRow, ...]
+    cuts_hidden: str | None
+    barriers: str | None
+    notes: tuple[str, ...]
+    status: str
+
+
+def summarise(document: PlanDocument, *, everything: bool = False) -> Summary:
+    """The rows of a plan's report; `everything` neither groups equal rows nor leaves any out."""
+    kernels, hidden = _kernel_rows(document, everything)
+    cuts, cuts_hidden = _cut_rows(document, everything)
+    return Summary(
+        headline=headline(document),
+        comparison=_comparison(document),
+        kernels=kernels,
+        kernels_hidden=hidden,
+        totals=_totals(document),
+        cuts=cuts,
+        cuts_hidden=cuts_hidden,
+        barriers=_barriers(document),
+        notes=tuple(document.graph.notes),
+        status=_status(document),
+    )
+
+
+def headline(document: PlanDocument) -> str:
+    """The verdict in one line: kernels, bytes and time against one kernel an op."""
+    plan, base = document.plan.totals, document.baseline
+    unit, (moved, unfused, floor) = bytes_in_one_unit(
+        plan.bytes, base.bytes, document.graph.floor_bytes
+    )
+    time_unit, (fast, slow) = times_in_one_unit(plan.time_us, base.time_us)
+    return (
+        f"{plural(plan.kernels, 'kernel')} instead of {base.kernels:,}: "
+        f"{moved} {unit} instead of {unfused} (floor {floor}), "
+        f"{fast} {time_unit} instead of {slow} on {document.device.name}"
+    )
+
+
+def _comparison(document: PlanDocument) -> tuple[tuple[str, ...], ...]:
+    return tuple(
+        (
+            ",".join(map(str, each.cut)), format_count(each.totals.bytes),
+            format_count(each.totals.launches), time_words(each.totals.time_us),
+            format_count(each.registers), "; ".join(each.vetoes),
+        )
+        for each in document.cuts
+    )  # fmt: skip
+
+
+def _kernel_rows(
+    document: PlanDocument, everything: bool
+) -> tuple[tuple[KernelRow, ...], str | None]:
+    kernels = document.plan.kernels
+    grouped = len(kernels) > GROUP_FROM and not everything
+    groups = _grouped(
+        range(len(kernels)), lambda i: _kind(kernels[i]) if grouped else i
+    )
+    rows = [_kernel_row(kernels[members[0]], members) for members in groups]
+    if everything or len(rows) <= ROWS_MAX:
+        return tuple(rows), None
+    kept = sorted(rows, key=lambda row: -row.total_us)[:ROWS_MAX]
+    shown = tuple(row for row in rows if row in kept)
+    left = sum(row.total_us for row in rows) - sum(row.total_us for row in shown)
+    share = left / max(document.plan.totals.time_us, 1e-9)
+    left_kernels = len(kernels) - sum(row.count for row in shown)
+    return shown, f"{plural(left_kernels, 'quicker kernel')}, {share:.1%} of the time: --all"
+
+
+def _kind(kernel: KernelPart) -> Hashable:
+    """Equal for kernels that do the same to tensors of other names."""
+    accounts = kernel.accounts
+    return (
+        kernel.label, grid_words(kernel.schedule), round(kernel.time_us, 6),
+        accounts.traffic.value, accounts.registers.value, accounts.capacity.value,
+    )  # fmt: skip
+
+
+def _grouped(items: Iterable[int], key: Callable[[int], Hashable]) -> list[list[int]]:
+    groups: dict[Hashable, list[int]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return list(groups.values())
+
+
+def _kernel_row(kernel: KernelPart, members: list[int]) -> KernelRow:
+    accounts = kernel.accounts
+    return KernelRow(
+        number=members[0] + 1, count=len(members), label=kernel.label,
+        grid=grid_words(kernel.schedule), bytes=bytes_words(accounts.traffic.value),
+        time=time_words(kernel.time_us), bound=SHORT_BOUNDS.get(kernel.time.bound, "–"),
+        registers=format_count(accounts.registers.value),
+        on_chip=format_kib(accounts.capacity.value) if accounts.capacity.value else "–",
+        notes=tuple(kernel_notes(kernel)), total_us=kernel.time_us * len(members),
+    )  # fmt: skip
+
+
+def _totals(document: PlanDocument) -> tuple[TotalRow, ...]:
+    plan, base, floor = document.plan.totals, document.baseline, document.graph.floor_bytes
+    return (
+        TotalRow(
+            name="plan", kernels=format_count(plan.kernels),
+            launches=format_count(plan.launches), bytes=bytes_words(plan.bytes),
+            time=time_words(plan.time_us),
+        ),
+        TotalRow(
+            name="one kernel an op", kernels=format_count(base.kernels),
+            launches=format_count(base.launches), bytes=bytes_words(base.bytes),
+            time=time_words(base.time_us),
+            remark=f"{times(base.bytes, plan.bytes)} the bytes, "
+            f"{times(base.time_us, plan.time_us)} the time of the plan",
+        ),
+        TotalRow(
+            name="floor", bytes=bytes_words(floor),
+            remark=f"inputs, weights, outputs once; plan {times(plan.bytes, floor)}",
+        ),
+    )  # fmt: skip
+
+
+def _cut_rows(document: PlanDocument, everything: bool) -> tuple[tuple[CutRow, ...], str | None]:
+    kernels = document.plan.kernels
+    home = {op: i for i, kernel in enumerate(kernels) for op in kernel.ops}
+    functions = {op.name: op.function for op in document.graph.ops}
+    cuts = [verdict for verdict in document.verdicts if verdict.choice == "cut"]
+
+    def kind(i: int) -> Hashable:
+        edge = cuts[i].edge
+        ends = (edge.producer, *edge.consumers)
+        return (cuts[i].account, *(functions[op] for op in ends),
+                *(_kind(kernels[home[op]]) for op in ends))  # fmt: skip
+
+    grouped = len(kernels) > GROUP_FROM and not everything
+    groups = _grouped(range(len(cuts)), kind if grouped else lambda i: i)
+    rows = [_cut_row(cuts[members[0]], len(members), home) for members in groups]
+    if everything or len(rows) <= ROWS_MAX:
+        return tuple(rows), None
+    left = len(cuts) - sum(row.count for row in rows[:ROWS_MAX])
+    return tuple(rows[:ROWS_MAX]), f"{plural(left, 'more cut')}: --all"
+
+
+def _cut_row(verdict: VerdictPart, count: int, home: dict[str, int]) -> CutRow:
+    edge = verdict.edge
+    first = home[edge.producer]
+    readers = sorted({home[op] + 1 for op in edge.consumers if home[op] != first})
+    return CutRow(
+        count=count, between=f"{first + 1} → {', '.join(map(str, readers))}", tensor=edge.tensor,
+        account=verdict.account, reason=verdict.reason, flips=tuple(verdict.flips),
+    )  # fmt: skip
+
+
+def _barriers(document: PlanDocument) -> str | None:
+    counts = document.graph.barriers
+    if not counts:
+        return None
+    return ", ".join(f"{count} {name}" for name, count in counts.items())
+
+
+def _status(document: PlanDocument) -> str:
+    seconds = document.seconds
+    return (
+        f"{document.plan.status}; read in {seconds.load:.2f} s, planned in {seconds.plan:.2f} s"
+    )

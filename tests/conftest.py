@@ -1,0 +1,18 @@
+"""Fixtures that every folder of tests shares."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def corpus() -> Path:
+    """The folder of public measurements: `$FUSELEDGER_DATA`, else `../shared/data`."""
+    named = os.environ.get("FUSELEDGER_DATA")
+    path = Path(named) if named else Path(__file__).resolve().parents[1] / "../shared/data"
+    if not path.is_dir():
+        pytest.skip("no corpus: set FUSELEDGER_DATA to the folder of measurements")
+    return path.resolve()
