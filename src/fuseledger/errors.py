@@ -35,6 +35,10 @@ class CutError(InputError):
     """A cut does not cover the chain, or the graph is no chain."""
 
 
+class KernelError(InputError):
+    """A plan has no kernel of that number; the message says which it has."""
+
+
 class OutputError(InputError):
     """The file named by `-o` cannot be written; the message names it."""
 

@@ -98,6 +98,7 @@ def plan_source(request: PlanRequest) -> PlanDocument:
     from fuseledger.frontends.source import load
     from fuseledger.planner.plan import PlanOptions, make_plan
     from fuseledger.report.build import plan_document
+    from fuseledger.verdict.edges import edge_verdicts
 
     device = load_device(request.device)
     options = PlanOptions(objective=request.optimise, launch=request.launch, tf32=request.tf32)
@@ -131,15 +132,6 @@ def _plan_cut(graph: Any, device: Any, cut: list[int], options: Any) -> Planned:
 def _preference(planned: Planned) -> tuple[int, float]:
     """Fewer vetoed kernels first, then the lower cost."""
     return sum(bool(kernel.vetoes) for kernel in planned.kernels), planned.partition.cost
-
-
-def edge_verdicts(planned: Planned) -> list[Any]:
-    """Why each edge was cut or fused."""
-    try:
-        from fuseledger.verdict.edges import edge_verdicts as verdicts
-    except ImportError:
-        return []
-    return verdicts(planned)
 
 
 def deliver(text: str, output: str | None) -> None:

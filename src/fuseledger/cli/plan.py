@@ -42,8 +42,8 @@ def command(
 
             text = plan_markdown(summary)
         else:
-            from fuseledger.cli.terminal import colour, width
+            from fuseledger.cli.terminal import page
             from fuseledger.report.text import plan_text
 
-            text = plan_text(summary, width=width(output), colour=colour(output))
+            text = plan_text(summary, page(output))
     deliver(text, output)

@@ -1,7 +1,7 @@
 """The textbook clock: max(bytes/bandwidth, FLOPs/peak) + launch, with a spill penalty.
 
-Where a grid is declared it limits both terms, as in the roofline: an SM draws so many bytes per
-clock, and SMs without a block compute nothing.
+Where a grid is declared it limits both terms, wave by wave, a block an SM: an SM draws so many
+bytes per clock, and SMs without a block compute nothing.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ def declared_time(nest: Nest, device: Device) -> Time:
     """
     price = declared_price(nest)
     limit = device.registers_per_thread_max
-    memory_us = price.dram_bytes / _reachable_gbs(device, price.blocks) / 1e3
+    memory_us = _memory_us(price.dram_bytes, price.blocks, device)
     compute_us = sum(price.flops.values()) / device.peak_for("fp16", matrix=True) * 1e6
     if price.blocks and device.sm_count:
-        compute_us /= min(1.0, price.blocks / device.sm_count)
+        waves = -(-price.blocks // device.sm_count)
+        compute_us *= waves * device.sm_count / price.blocks
     slowest = max(memory_us, compute_us)
     spilling = limit is not None and price.registers > limit
     spill_us = max(memory_us * _penalty(nest), compute_us) - slowest if spilling else 0.0
@@ -41,10 +42,14 @@ def _penalty(nest: Nest) -> float:
     return next((penalty for penalty in declared if penalty is not None), SPILL_PENALTY)
 
 
-def _reachable_gbs(device: Device, blocks: int) -> float:
-    """Bandwidth that a declared grid can draw; all of it where no grid was declared."""
+def _memory_us(moved: int, blocks: int, device: Device) -> float:
+    """Time of the bytes: the last wave of a declared grid may be too short to draw all bandwidth."""
     stream = device.require("stream_gbs")
     if not blocks or not device.sm_count or not device.clock_mhz:
-        return stream
-    busy = min(blocks, device.sm_count)
-    return min(stream, busy * BYTES_PER_CLOCK_PER_SM * device.clock_mhz / 1e3)
+        return moved / stream / 1e3
+    per_sm = BYTES_PER_CLOCK_PER_SM * device.clock_mhz / 1e3
+    full, tail = divmod(blocks, device.sm_count)
+    share = full * device.sm_count / min(stream, device.sm_count * per_sm)
+    if tail:
+        share += tail / min(stream, tail * per_sm)
+    return moved / blocks * share / 1e3

@@ -16,6 +16,7 @@ from typing import Any
 from fuseledger.errors import SourceError
 from fuseledger.frontends.onnx_read import (
     VALUE_LIMIT,
+    captured,
     node_title,
     onnx_module,
     operator,
@@ -108,7 +109,8 @@ class Inference:
         inputs = [self.values[name] if name else None for name in node.input]
         present = [value for value in inputs if value is not None]
         types = self._inferred(node, present)
-        constant = all(value.constant for value in present) or node.op_type in BY_SHAPE
+        read = [*present, *(self.values[name] for name in captured(node))]
+        constant = all(value.constant for value in read) or operator(node) in BY_SHAPE
         results: list[Value | None] = []
         for name in node.output:
             if not name:

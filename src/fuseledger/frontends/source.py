@@ -9,7 +9,12 @@ from pathlib import Path
 from fuseledger.errors import SourceError
 from fuseledger.graph.graph import Graph
 
-ACCEPTED = "a SOURCE is an expression, a .onnx, .pt2 or .json file, or module.py:factory"
+ACCEPTED = (
+    "a SOURCE is an expression, a .onnx, .pt2 or .json file, onnx:NAME, or module.py:factory"
+)
+
+_SHIPPED = re.compile(r"onnx:(?P<name>[\w.-]*)")
+"""A model that the onnx package ships."""
 
 _FACTORY = re.compile(r"(?P<module>.+\.py|[A-Za-z_][\w.]*):(?P<factory>\w*)")
 _PATH_LIKE = re.compile(r"[^\s()\[\]+*@|=;,]*(/|\\|\.[A-Za-z])[^()\[\]+*@|=;,]*")
@@ -28,6 +33,11 @@ def load(source: str, *, dtype: str = "fp16", dims: Dims | None = None) -> Graph
     of an ONNX file or an expression. Raises SourceError, naming the source, for what cannot be
     read, and MissingExtra where a reader needs a package that is not installed.
     """
+    shipped = _SHIPPED.fullmatch(source.strip())
+    if shipped is not None:
+        from fuseledger.frontends.onnx_shipped import shipped_model
+
+        return _onnx(shipped_model(shipped["name"]), dims)
     factory = _FACTORY.fullmatch(source.strip())
     if factory is not None:
         return _from_factory(source.strip(), factory["module"], factory["factory"], dims)
@@ -44,7 +54,8 @@ def load(source: str, *, dtype: str = "fp16", dims: Dims | None = None) -> Graph
 
 def runs_python(source: str) -> bool:
     """Whether loading the SOURCE imports, and so runs, a Python module."""
-    return _FACTORY.fullmatch(source.strip()) is not None
+    text = source.strip()
+    return _SHIPPED.fullmatch(text) is None and _FACTORY.fullmatch(text) is not None
 
 
 def _exists(path: Path) -> bool:

@@ -20,8 +20,9 @@ MAX_OPS = 10
 MAX_CANDIDATES = 50_000
 EXHAUSTIVE = 2_000
 """Candidates up to which every convex set is grown."""
-PROMISING = 300
-"""Beyond, sets of each size that are grown further: those that save most over their ops apart."""
+PROMISING = 6
+"""Beyond, sets of each size that are grown further from each first op: those that save most over
+their ops apart."""
 MAX_STATES = 300_000
 BEAM = 64
 
@@ -111,9 +112,9 @@ def enumerate_candidates(
     capped = promising_only = False
     for _ in range(max_ops - 1):
         grown: dict[int, tuple[int, int, int]] = {}
-        if len(found) > EXHAUSTIVE and len(layer) > PROMISING:
+        if len(found) > EXHAUSTIVE:
             promising_only = True
-            layer = dict(sorted(layer.items(), key=lambda item: _saving(found, item[0]))[:PROMISING])
+            layer = _promising(found, layer)
         for mask, (above, below, around) in layer.items():
             for i in bits(around & ~mask & ~barriers):
                 wider = mask | 1 << i
@@ -135,6 +136,20 @@ def enumerate_candidates(
         if capped or not layer:
             break
     return Candidates(found, capped, promising_only)
+
+
+def _promising(
+    found: dict[int, float], layer: dict[int, tuple[int, int, int]]
+) -> dict[int, tuple[int, int, int]]:
+    """The sets of a layer that save most, a few for each first op."""
+    kept: dict[int, tuple[int, int, int]] = {}
+    count: dict[int, int] = {}
+    for mask in sorted(layer, key=lambda mask: _saving(found, mask)):
+        first = mask & -mask
+        if count.get(first, 0) < PROMISING:
+            count[first] = count.get(first, 0) + 1
+            kept[mask] = layer[mask]
+    return kept
 
 
 def _saving(found: dict[int, float], mask: int) -> tuple[float, int]:
@@ -215,7 +230,7 @@ def _down_sets(
     if candidates.capped:
         cut.append(f"candidates capped at {len(candidates.cost):,}")
     if candidates.promising_only and not candidates.capped:
-        cut.append(f"beyond {EXHAUSTIVE:,} candidates the {PROMISING} best groups of a size were grown")
+        cut.append(f"beyond {EXHAUSTIVE:,} candidates the {PROMISING} best groups of a size and first op were grown")
     return Partition(groups, best[full][0], not cut, len(candidates.cost), states, cut)
 
 

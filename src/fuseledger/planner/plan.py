@@ -13,7 +13,6 @@ from fuseledger.graph.graph import Graph
 from fuseledger.ledger.kernel import Plan, check_legal
 from fuseledger.ledger.ledger import KernelLedger, Totals, kernel_ledger
 from fuseledger.ledger.nest import analyse
-from fuseledger.planner.chain import Chain, cut_chain
 from fuseledger.planner.partition import MAX_CANDIDATES, MAX_OPS, Partition, enumerate_candidates, partition
 from fuseledger.planner.schedules import Choice, Objective, ScheduleSearch
 
@@ -67,9 +66,8 @@ def make_plan(graph: Graph, device: Device, options: PlanOptions | None = None) 
     options = options or PlanOptions()
     started = clock_time.perf_counter()
     search = new_search(graph, device, options)
-    chain = Chain.of(graph)
-    if chain is not None:
-        found = _cut(graph, chain, device, options)
+    found = _cut_chain(graph, device, options)
+    if found is not None:
         return _finish(graph, device, options, search, found, started)
     candidates = enumerate_candidates(
         graph, lambda group: candidate_cost(search, group),
@@ -79,8 +77,18 @@ def make_plan(graph: Graph, device: Device, options: PlanOptions | None = None) 
     return _finish(graph, device, options, search, found, started)
 
 
-def _cut(graph: Graph, chain: Chain, device: Device, options: PlanOptions) -> Partition:
-    """The exact partition of a chain of declared ops, whose kernels may hold any number of them."""
+def _cut_chain(graph: Graph, device: Device, options: PlanOptions) -> Partition | None:
+    """The exact partition of a chain of declared ops, whose kernels may hold any number of them.
+
+    None where the graph is anything else.
+    """
+    if not graph.ops or graph.ops[0].kind != "declared":
+        return None
+    from fuseledger.planner.chain import Chain, cut_chain  # NumPy is slow to import
+
+    chain = Chain.of(graph)
+    if chain is None:
+        return None
     by_bytes = options.objective == "bytes"
     lengths, cost = cut_chain(chain, device, (lambda moved, us: moved + TIE * us) if by_bytes else None)
     count = len(chain)
@@ -93,10 +101,19 @@ def _cut(graph: Graph, chain: Chain, device: Device, options: PlanOptions) -> Pa
 def plan_of_groups(
     graph: Graph, device: Device, groups: list[tuple[int, ...]], options: PlanOptions | None = None
 ) -> Planned:
-    """A given partition, priced; raises IllegalPlan where it cannot run."""
+    """A given partition, priced, vetoes and all.
+
+    Raises CutError where the ops of a group can share no kernel, IllegalPlan where the groups
+    are no partition that can run.
+    """
     options = options or PlanOptions()
     started = clock_time.perf_counter()
     search = new_search(graph, device, options)
+    for group in groups:
+        for account, reason in search.choose(group).vetoes:
+            if account == "legality":
+                names = "+".join(graph.ops[i].name for i in group)
+                raise CutError(f"{graph.name}: {names} can be no kernel: {reason}")
     cost = sum(choice_cost(search.choose(group), options.objective) for group in groups)
     found = Partition(groups, cost, optimal=False, candidates=0, states=0)
     return _finish(graph, device, options, search, found, started)

@@ -32,7 +32,6 @@ EXTRA_WORK = 0.10
 """Work that a plan optimised for bytes may add by computing things again."""
 POINTWISE_TILE = 1024
 """Elements a block of a kernel without contraction starts from: 4 warps × 8 elements."""
-WALKS = (1, 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +45,8 @@ class Choice:
     """Tile of each axis in the order of `_axis_order`; None: not on the grid."""
     walks: int
     vetoes: tuple[tuple[str, str], ...]
+    not_owned: Price | None = None
+    """Where carried tensors cannot be owned: the price of the least tiles, with its veto."""
 
     @property
     def usable(self) -> bool:
@@ -125,20 +126,21 @@ class ScheduleSearch:
         if len(parts) > 1:
             return self._side_by_side(nest, parts)
         pricer = Pricer(nest, self.device)
-        best: tuple[tuple[float, ...], Price] | None = None
-        for walks in WALKS if nest.carried else (1,):
-            found = self._descend(pricer, walks)
-            if best is None or found[0] < best[0]:
-                best = found
-        assert best is not None
-        return self._as_choice(nest, best[1])
+        limits = TileLimits(pricer)
+        best = self._descend(pricer, limits, 1)
+        not_owned: Price | None = None
+        if nest.carried:
+            least = pricer.price(limits.least())
+            not_owned = least if least.vetoes else None
+            best = min(best, self._descend(pricer, limits, 2), key=lambda found: found[0])
+        return self._as_choice(nest, best[1], not_owned)
 
-    def _as_choice(self, nest: Nest, price: Price) -> Choice:
+    def _as_choice(self, nest: Nest, price: Price, not_owned: Price | None) -> Choice:
         time = self.clock.time(price)
         tiles = tuple(price.tiles.get(name) for name in nest.sizes)
         return Choice(
             price.dram_bytes, price.launches, time.total_us, tiles, price.walks,
-            self._vetoes(price),
+            self._vetoes(price), not_owned,
         )  # fmt: skip
 
     def _side_by_side(self, nest: Nest, parts: list[tuple[int, ...]]) -> Choice:
@@ -195,9 +197,10 @@ class ScheduleSearch:
             return (len(price.vetoes), shortage, excess, price.dram_bytes, time_us)
         return (len(price.vetoes), 0.0, 0.0, time_us, price.dram_bytes)
 
-    def _descend(self, pricer: Pricer, walks: int) -> tuple[tuple[float, ...], Price]:
+    def _descend(
+        self, pricer: Pricer, limits: TileLimits, walks: int
+    ) -> tuple[tuple[float, ...], Price]:
         nest = pricer.nest
-        limits = TileLimits(pricer)
         tiles = limits.least()
         if not pricer.contractions:
             _widen(nest, tiles, (self.device.sm_count or 1) * 4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from fuseledger import __version__
@@ -26,6 +27,7 @@ from fuseledger.report.document import (
     TimePart,
     TotalsPart,
     VerdictPart,
+    WorkPart,
 )
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from fuseledger.graph.op import Op
     from fuseledger.ledger.account import Account
     from fuseledger.ledger.ledger import KernelLedger, Totals
+    from fuseledger.ledger.price import Price
     from fuseledger.planner.plan import Planned
     from fuseledger.verdict.edges import EdgeVerdict
 
@@ -105,6 +108,10 @@ def _kernel(graph: Graph, ledger: KernelLedger) -> KernelPart:
             walks=schedule.walks,
         ),
         accounts=AccountsPart(**{name: _account(each) for name, each in ledger.accounts.items()}),
+        work=WorkPart(
+            flops=ledger.price.flops, special_ops=ledger.price.special_ops,
+            recomputed=_recomputed(ledger.price), l2_bytes=ledger.price.l2_bytes,
+        ),
         time_us=time.total_us,
         time=TimePart(
             launch_us=time.launch_us,
@@ -112,6 +119,12 @@ def _kernel(graph: Graph, ledger: KernelLedger) -> KernelPart:
             latency_us=time.latency_us, spill_us=time.spill_us, bound=time.bound,
         ),
     )  # fmt: skip
+
+
+def _recomputed(price: Price) -> float:
+    """Share of the kernel's work that it does more than once."""
+    once = sum(price.flops.values()) + price.special_ops - price.extra_flops
+    return price.extra_flops / once if once > 0 else 0.0
 
 
 def _account(account: Account) -> AccountPart:
@@ -140,12 +153,18 @@ def _cut(cut: list[int], planned: Planned) -> CutPart:
 
 
 def _verdict(verdict: EdgeVerdict) -> VerdictPart:
-    tensor, producer, consumers = verdict.edge
+    possible = math.isfinite(verdict.bytes_delta) and math.isfinite(verdict.time_delta_us)
     return VerdictPart(
-        edge=EdgePart(tensor=tensor, producer=producer, consumers=list(consumers)),
-        choice=verdict.choice,
+        edge=EdgePart(
+            tensor=verdict.tensor, producer=verdict.producer, consumers=list(verdict.consumers)
+        ),
+        kernels=list(verdict.kernels),
+        choice="fused" if verdict.choice == "fused" else "cut",
         account=verdict.account,
         reason=verdict.reason,
-        runner_up=AlternativePart(bytes=None, time_us=None),
+        runner_up=AlternativePart(
+            bytes_delta=int(verdict.bytes_delta) if possible else None,
+            time_delta_us=verdict.time_delta_us if possible else None,
+        ),
         flips=list(verdict.flips),
     )

@@ -130,6 +130,15 @@ class TimePart(Part):
     bound: str
 
 
+class WorkPart(Part):
+    """What a kernel computes and loads: what the clock divides by the device's rates."""
+
+    flops: dict[str, float]
+    special_ops: float
+    recomputed: float
+    l2_bytes: int
+
+
 class KernelPart(Part):
     """One kernel with its accounts and its time."""
 
@@ -138,6 +147,7 @@ class KernelPart(Part):
     label: str
     schedule: SchedulePart
     accounts: AccountsPart
+    work: WorkPart
     time_us: float
     time: TimePart
 
@@ -168,20 +178,21 @@ class EdgePart(Part):
 
 
 class AlternativePart(Part):
-    """The whole plan's cost had the edge gone the other way; None where that cannot run."""
+    """What the other choice would add; None where it cannot run."""
 
-    bytes: int | None
-    time_us: float | None
+    bytes_delta: int | None
+    time_delta_us: float | None
 
 
 class VerdictPart(Part):
     """Why one edge was fused or cut."""
 
     edge: EdgePart
+    kernels: list[str]
     choice: Literal["fused", "cut"]
     account: str
     reason: str
-    runner_up: AlternativePart | None
+    runner_up: AlternativePart
     flips: list[str]
 
 

@@ -21,6 +21,9 @@ BOUNDS = {
 
 SHORT_BOUNDS = {**BOUNDS, "matrix": "matrix", "special": "special"}
 
+WORTH_SAYING = 0.05
+"""Share of work done again from which a kernel's row says so."""
+
 _BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 _TIMES = ((1e6, "s"), (1e3, "ms"), (1.0, "µs"))
 
@@ -101,7 +104,11 @@ def account_value(name: str, account: AccountPart) -> str:
     show = {"traffic": format_bytes, "epilogue": format_bytes, "capacity": format_kib}
     format_value = show.get(name, format_count)
     value = format_value(account.value)
-    return value if account.limit is None else f"{value} of {format_value(account.limit)}"
+    if account.limit is None:
+        return value
+    if name == "parallelism":
+        return f"{value} on {format_value(account.limit)} SMs"
+    return f"{value} of {format_value(account.limit)}"
 
 
 def kernel_notes(kernel: KernelPart) -> list[str]:
@@ -112,7 +119,9 @@ def kernel_notes(kernel: KernelPart) -> list[str]:
     if "spill" in accounts.registers.derivation:
         notes.append(accounts.registers.derivation.rpartition("; ")[2])
     if kernel.schedule.walks > 1:
-        notes.append(f"reads what it needs twice {kernel.schedule.walks} times over")
-    if accounts.epilogue.derivation != "no new work":
-        notes.append(accounts.epilogue.derivation)
+        notes.append(f"walks what it reads again {kernel.schedule.walks} times")
+    if accounts.epilogue.value:
+        notes.append(accounts.epilogue.derivation.partition("; ")[0])
+    if kernel.work.recomputed >= WORTH_SAYING:
+        notes.append(f"computes {kernel.work.recomputed:.0%} of its work again")
     return notes

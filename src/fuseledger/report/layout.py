@@ -16,8 +16,8 @@ NARROWEST = 12
 """Columns that a cell is never narrowed below."""
 
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
-_BREAKS = re.compile(r"(?<=[ +·,/;→])")
-"""Where a cell may be broken: after a blank or a sign that joins."""
+_BREAKS = re.compile(r"(?<=[ +·,/;→])(?!(?:[kMGT]?B|[µm]?s|[GT]FLOP)\b)")
+"""Where a cell may be broken: after a blank or a sign that joins, not before a unit."""
 
 
 @dataclass(frozen=True, slots=True)

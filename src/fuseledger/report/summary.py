@@ -64,7 +64,7 @@ class CutRow:
 
     count: int
     between: str
-    """Kernel numbers: `2 → 3, 4`."""
+    """Kernel numbers: `2 → 3`."""
     tensor: str
     account: str
     reason: str
@@ -76,6 +76,8 @@ class Summary:
     """Everything that a report of a plan says, in order."""
 
     headline: str
+    warning: str | None
+    """Which kernels do not fit the device."""
     comparison: tuple[tuple[str, ...], ...]
     """Rows of cut, kernels, bytes, launches, time, most registers, vetoes."""
     kernels: tuple[KernelRow, ...]
@@ -94,6 +96,7 @@ def summarise(document: PlanDocument, *, everything: bool = False) -> Summary:
     cuts, cuts_hidden = _cut_rows(document, everything)
     return Summary(
         headline=headline(document),
+        warning=_warning(document),
         comparison=_comparison(document),
         kernels=kernels,
         kernels_hidden=hidden,
@@ -118,6 +121,16 @@ def headline(document: PlanDocument) -> str:
         f"{moved} {unit} instead of {unfused} (floor {floor}), "
         f"{fast} {time_unit} instead of {slow} on {document.device.name}"
     )
+
+
+def _warning(document: PlanDocument) -> str | None:
+    kernels = document.plan.kernels
+    vetoed = [i for i, kernel in enumerate(kernels, 1) if kernel.accounts.capacity.veto]
+    if not vetoed:
+        return None
+    numbers = f"{', '.join(map(str, vetoed[:8]))}{', …' if len(vetoed) > 8 else ''}"
+    noun = "kernel" if len(vetoed) == 1 else "kernels"
+    return f"not usable as it stands: {noun} {numbers} cannot hold on chip what must be held"
 
 
 def _comparison(document: PlanDocument) -> tuple[tuple[str, ...], ...]:
@@ -154,7 +167,8 @@ def _kind(kernel: KernelPart) -> Hashable:
     """Equal for kernels that do the same to tensors of other names."""
     accounts = kernel.accounts
     return (
-        kernel.label, grid_words(kernel.schedule), round(kernel.time_us, 6),
+        kernel.label, tuple((a.treatment, a.size, a.tile) for a in kernel.schedule.axes),
+        round(kernel.time_us, 6),
         accounts.traffic.value, accounts.registers.value, accounts.capacity.value,
     )  # fmt: skip
 
@@ -202,32 +216,31 @@ def _totals(document: PlanDocument) -> tuple[TotalRow, ...]:
 
 def _cut_rows(document: PlanDocument, everything: bool) -> tuple[tuple[CutRow, ...], str | None]:
     kernels = document.plan.kernels
-    home = {op: i for i, kernel in enumerate(kernels) for op in kernel.ops}
+    place = {kernel.name: i for i, kernel in enumerate(kernels)}
     functions = {op.name: op.function for op in document.graph.ops}
     cuts = [verdict for verdict in document.verdicts if verdict.choice == "cut"]
 
     def kind(i: int) -> Hashable:
         edge = cuts[i].edge
-        ends = (edge.producer, *edge.consumers)
-        return (cuts[i].account, *(functions[op] for op in ends),
-                *(_kind(kernels[home[op]]) for op in ends))  # fmt: skip
+        return (
+            cuts[i].account, *(functions[op] for op in (edge.producer, *edge.consumers)),
+            *(_kind(kernels[place[name]]) for name in cuts[i].kernels),
+        )  # fmt: skip
 
     grouped = len(kernels) > GROUP_FROM and not everything
     groups = _grouped(range(len(cuts)), kind if grouped else lambda i: i)
-    rows = [_cut_row(cuts[members[0]], len(members), home) for members in groups]
+    rows = [_cut_row(cuts[members[0]], len(members), place) for members in groups]
     if everything or len(rows) <= ROWS_MAX:
         return tuple(rows), None
     left = len(cuts) - sum(row.count for row in rows[:ROWS_MAX])
     return tuple(rows[:ROWS_MAX]), f"{plural(left, 'more cut')}: --all"
 
 
-def _cut_row(verdict: VerdictPart, count: int, home: dict[str, int]) -> CutRow:
-    edge = verdict.edge
-    first = home[edge.producer]
-    readers = sorted({home[op] + 1 for op in edge.consumers if home[op] != first})
+def _cut_row(verdict: VerdictPart, count: int, place: dict[str, int]) -> CutRow:
     return CutRow(
-        count=count, between=f"{first + 1} → {', '.join(map(str, readers))}", tensor=edge.tensor,
-        account=verdict.account, reason=verdict.reason, flips=tuple(verdict.flips),
+        count=count, between=" → ".join(str(place[name] + 1) for name in verdict.kernels),
+        tensor=verdict.edge.tensor, account=verdict.account, reason=verdict.reason,
+        flips=tuple(verdict.flips),
     )  # fmt: skip
 
 

@@ -26,10 +26,11 @@ _COMPARISON = (
 _CUT = (Column(side="right", style="cyan"), Column(style="dim"), Column(wraps=True))
 
 
-def plan_text(summary: Summary, *, width: int = 100, colour: bool = False) -> str:
-    """The report of a plan in `width` columns."""
-    page = Page(width=width, colour=colour)
+def plan_text(summary: Summary, page: Page) -> str:
+    """The report of a plan, written on an empty page."""
     page.line(summary.headline, "bold")
+    if summary.warning:
+        page.line(summary.warning, "red")
     page.blank()
     if summary.comparison:
         page.table(_COMPARISON, [Row(row[:-1], row[-1]) for row in summary.comparison])

@@ -1,180 +1,44 @@
-"""Flip points: the value of a figure at which a verdict changes.
-
-The rule compares grids with SMs, bytes on chip with their limit, and bytes with bytes, so its
-verdict can change only where two of those figures meet: those values are its breakpoints. A size
-or a split factor moves several figures at once: there the change is found by bisection.
-"""
+"""Flip points: the value of a size or a device figure at which a verdict changes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
-from fuseledger.ledger.account import format_bytes, format_kib
-
-if TYPE_CHECKING:
-    from fuseledger.verdict.rule import Option
-
-Winner = str | None
-"""Name of the winning option; None: neither."""
-Rule = Callable[[Sequence["Option"], int | None], Winner]
+from fuseledger.ledger.price import Price
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Flip:
-    """A figure, and the nearest value of it at which another option wins."""
-
-    figure: str
-    """`SMs`, `room on chip`, `bytes of fused`, `m` …"""
-    value: float
-    """The first value at which the verdict is another one."""
-    unit: str
-    now: float
-    """The figure as it is."""
-    becomes: str
-    """Who wins there: an option's name or `neither`."""
-    sentence: str
-
-
-def flips_of_options(
-    options: Sequence[Option], sm_count: int | None, winner: Winner, rule: Rule
-) -> tuple[Flip, ...]:
-    """The nearest flips, on either side, along the SMs, the room on chip, and each option's bytes."""
-    flips: list[Flip] = []
-    if sm_count is not None:
-        meets = {value for option in options for value in (option.grid, option.grid + 1)}
-        flips += _along(
-            "SMs", "SMs", sm_count, meets, winner, lambda sms: rule(options, int(sms)),
-            lambda value: f"{value:,.0f} SMs",
-        )  # fmt: skip
-    limits = {option.capacity_limit_bytes for option in options}
-    if len(limits) == 1 and (limit := limits.pop()) is not None:
-        meets = {value for o in options for value in (o.on_chip_bytes, o.on_chip_bytes - 1)}
-
-        def with_room(room: float) -> Winner:
-            changed = [replace(option, capacity_limit_bytes=int(room)) for option in options]
-            return rule(changed, sm_count)
-
-        flips += _along(
-            "room on chip", "bytes", limit, meets, winner, with_room,
-            lambda value: f"{format_kib(value)} of room on chip",
-        )  # fmt: skip
-    for position, option in enumerate(options):
-        flips += _along_bytes(options, position, sm_count, winner, rule)
-        flips += _along_grid(options, position, sm_count, winner, rule)
-        del option
+def capacity_flips(price: Price) -> tuple[str, ...]:
+    """What would make the largest held tensor fit: capacity, or the extent it is whole along."""
+    if not price.held:
+        return ()
+    item = max(price.held, key=lambda held: held.register_bytes)
+    need = item.register_bytes if item.shared_bytes is None else item.shared_bytes
+    room = max(price.register_bytes, price.shared_bytes)
+    flips = [f"fits from {need / 1024:,.0f} KB a block"]
+    longest = max(item.extents, default=1)
+    if room and need and longest > 1:
+        flips.append(f"fits while the extent of {longest} is at most {longest * room // need}")
     return tuple(flips)
 
 
-def flips_of_size(
-    figure: str, now: int, low: int, high: int, winner: Winner, winner_at: Callable[[int], Winner]
-) -> tuple[Flip, ...]:
-    """The nearest flips of an integer size within [low, high], by doubling steps and bisection.
+def grid_flips(price: Price) -> tuple[str, ...]:
+    """The machine that the grid would fill."""
+    return (f"fills a machine of up to {price.blocks} SMs",)
 
-    Exact where the verdict changes once on each side; where it changes back within one doubling
-    step, that pair of changes can be missed.
+
+def last_true(holds: Callable[[int], bool], low: int, high: int) -> int | None:
+    """The greatest integer in [low, high] for which a monotone property holds, or None.
+
+    The property holds up to some value and fails beyond; found by bisection.
     """
-    found: list[Flip] = []
-    for bound in (low, high):
-        value = _first_change(now, bound, winner, winner_at)
-        if value is None:
-            continue
-        becomes = winner_at(value) or "neither"
-        last = value - 1 if bound == high else value + 1
-        side = "up to" if bound == high else "down to"
-        found.append(
-            Flip(
-                figure=figure, value=value, unit="", now=now, becomes=becomes,
-                sentence=(
-                    f"{winner or 'neither'} {'wins' if winner else 'is the verdict'} {side} "
-                    f"{figure} = {last:,}; at {figure} = {value:,}: {becomes}"
-                ),
-            )
-        )  # fmt: skip
-    return tuple(found)
-
-
-def _first_change(
-    now: int, bound: int, winner: Winner, winner_at: Callable[[int], Winner]
-) -> int | None:
-    """The value nearest to `now`, towards `bound`, at which the winner is another one."""
-    direction = 1 if bound > now else -1
-    same, step = now, 1
-    while True:
-        if same == bound:
-            return None
-        other = same + direction * step
-        other = min(other, bound) if direction > 0 else max(other, bound)
-        if winner_at(other) != winner:
-            break
-        same, step = other, step * 2
-    while abs(other - same) > 1:
-        middle = (same + other) // 2
-        if winner_at(middle) == winner:
-            same = middle
+    if not holds(low):
+        return None
+    if holds(high):
+        return high
+    while high - low > 1:
+        middle = (low + high) // 2
+        if holds(middle):
+            low = middle
         else:
-            other = middle
-    return other
-
-
-def _along(
-    figure: str, unit: str, now: float, breakpoints: set[int], winner: Winner,
-    winner_at: Callable[[float], Winner], show: Callable[[float], str],
-) -> list[Flip]:  # fmt: skip
-    """The nearest breakpoint below and above at which the winner is another one."""
-    flips: list[Flip] = []
-    below = sorted((value for value in breakpoints if 0 < value < now), reverse=True)
-    above = sorted(value for value in breakpoints if value > now)
-    for side, values in (("at", below), ("from", above)):
-        for value in values:
-            becomes = winner_at(value)
-            if becomes == winner:
-                continue
-            name = becomes or "neither"
-            words = f"{side} {show(value)}" if side == "from" else f"at {show(value)} or fewer"
-            if unit == "bytes" and side == "at":
-                words = f"at {show(value)} or less"
-            flips.append(
-                Flip(figure=figure, value=value, unit=unit, now=now, becomes=name,
-                     sentence=f"{words}: {name}")
-            )  # fmt: skip
-            break
-    return flips
-
-
-def _along_bytes(
-    options: Sequence[Option], position: int, sm_count: int | None, winner: Winner, rule: Rule
-) -> list[Flip]:
-    """Where an option's own bytes, going up or down past another's, change the winner."""
-    option = options[position]
-    if option.name != winner:
-        return []
-    meets = {o.bytes + 1 for o in options if o is not option and o.bytes >= option.bytes}
-
-    def moving(count: float) -> Winner:
-        changed = [replace(o, bytes=int(count)) if o is option else o for o in options]
-        return rule(changed, sm_count)
-
-    return _along(
-        f"bytes of {option.name}", "bytes", option.bytes, meets, winner, moving,
-        lambda value: f"more than {format_bytes(value - 1)} moved by {option.name}",
-    )  # fmt: skip
-
-
-def _along_grid(
-    options: Sequence[Option], position: int, sm_count: int | None, winner: Winner, rule: Rule
-) -> list[Flip]:
-    """Where a short grid, grown to cover the machine, would change the winner."""
-    option = options[position]
-    if sm_count is None or option.grid >= sm_count:
-        return []
-
-    def growing(blocks: float) -> Winner:
-        changed = [replace(o, grid=int(blocks)) if o is option else o for o in options]
-        return rule(changed, sm_count)
-
-    return _along(
-        f"grid of {option.name}", "blocks", option.grid, {sm_count}, winner, growing,
-        lambda value: f"a grid of {value:,.0f} blocks of {option.name}",
-    )  # fmt: skip
+            high = middle
+    return low

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from fuseledger.errors import DecisionError
 from fuseledger.ledger.account import Account, Provenance, format_bytes, format_kib, format_time
-from fuseledger.verdict.flips import Flip, flips_of_options
+from fuseledger.verdict.flip_points import Flip, flips_of_options
 
 NEITHER = "neither"
 

@@ -1,0 +1,138 @@
+"""One kernel explained: its accounts, its schedule, the clock's sum, and its edges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from fuseledger.ledger.account import ACCOUNTS, format_count
+from fuseledger.report.figures import (
+    BOUNDS,
+    account_value,
+    axis_words,
+    bytes_words,
+    plural,
+    time_words,
+)
+from fuseledger.report.layout import Column, Page, Row
+
+if TYPE_CHECKING:
+    from fuseledger.report.document import (
+        AccountPart,
+        KernelDocument,
+        SchedulePart,
+        TimePart,
+        VerdictPart,
+    )
+
+_ACCOUNT = (
+    Column(style="bold"), Column(side="right"), Column(style="dim"), Column(wraps=True),
+)  # fmt: skip
+_AXIS = (Column(style="bold"), Column(side="right"), Column(wraps=True))
+_CLOCK = (Column(style="bold"), Column(side="right"), Column(wraps=True, style="dim"))
+_EDGE = (Column(style="cyan"), Column(wraps=True))
+
+
+def explain_headline(document: KernelDocument) -> str:
+    """Which kernel, what it moves, how long it takes and what it waits for."""
+    kernel = document.kernel
+    return (
+        f"kernel {document.number} of {document.kernels}, {kernel.label}: "
+        f"{bytes_words(kernel.accounts.traffic.value)}, {time_words(kernel.time_us)}, "
+        f"bound by {BOUNDS.get(kernel.time.bound, kernel.time.bound)} on {document.device.name}"
+    )
+
+
+def explain_text(document: KernelDocument, page: Page) -> str:
+    """The explanation of one kernel, written on an empty page."""
+    kernel = document.kernel
+    page.line(explain_headline(document), "bold")
+    page.line(f"ops: {', '.join(kernel.ops)}")
+    page.blank()
+    page.line("accounts", "bold")
+    page.table(_ACCOUNT, [Row(row) for row in account_rows(document)], indent=2)
+    page.blank()
+    page.line(f"schedule: {schedule_words(kernel.schedule)}", "bold")
+    page.table(_AXIS, [Row(row) for row in axis_rows(kernel.schedule)], indent=2)
+    page.blank()
+    page.line("clock: launch + the slowest resource + latency + spills", "bold")
+    page.table(_CLOCK, [Row(row) for row in clock_rows(kernel.time, kernel.time_us)], indent=2)
+    if document.verdicts:
+        page.blank()
+        page.line("edges", "bold")
+        for verdict in document.verdicts:
+            page.table(
+                _EDGE,
+                [Row((verdict.choice, edge_words(verdict)))]
+                + [Row(("", line)) for line in verdict_lines(verdict)],
+                indent=2,
+            )
+    return page.text()
+
+
+def account_rows(document: KernelDocument) -> list[tuple[str, str, str, str]]:
+    """Account, value and limit, provenance, derivation; a veto where there is one."""
+    rows: list[tuple[str, str, str, str]] = []
+    for name in ACCOUNTS:
+        account: AccountPart = getattr(document.kernel.accounts, name)
+        words = f"{account.derivation}; veto: {account.veto}" if account.veto else account.derivation
+        rows.append((name, account_value(name, account), account.provenance, words))
+    return rows
+
+
+def schedule_words(schedule: SchedulePart) -> str:
+    """Blocks, warps, stages and walks."""
+    words = f"{plural(schedule.blocks, 'block')} of {plural(schedule.warps, 'warp')}"
+    if schedule.stages > 1:
+        words += f", {schedule.stages} pipeline stages"
+    if schedule.walks > 1:
+        words += f", {schedule.walks} walks over what is read again"
+    return words
+
+
+def axis_rows(schedule: SchedulePart) -> list[tuple[str, str, str]]:
+    """Axis, size, and what becomes of it."""
+    return [
+        (a.name, format_count(a.size), axis_words(a.treatment, a.size, a.tile))
+        for a in schedule.axes
+    ]
+
+
+def clock_rows(time: TimePart, total_us: float) -> list[tuple[str, str, str]]:
+    """The clock's terms; of the resources the slowest one counts."""
+    slowest = max(time.terms, key=lambda term: term.time_us, default=None)
+    rows = [("launch", time_words(time.launch_us), "counts")]
+    rows += [
+        (BOUNDS.get(t.name, t.name), time_words(t.time_us),
+         "the slowest: counts" if t is slowest else "hidden behind it")
+        for t in sorted(time.terms, key=lambda term: -term.time_us)
+    ]  # fmt: skip
+    rows.append(("latency", time_words(time.latency_us), "counts"))
+    if time.spill_us:
+        rows.append(("spills", time_words(time.spill_us), "counts"))
+    return [*rows, ("total", time_words(total_us), "")]
+
+
+def edge_words(verdict: VerdictPart) -> str:
+    """The ops at both ends of an edge, and its tensor."""
+    edge = verdict.edge
+    return f"{edge.producer} → {', '.join(edge.consumers)} ({edge.tensor})"
+
+
+def verdict_lines(verdict: VerdictPart) -> list[str]:
+    """Account and reason, what the other choice would cost, where the verdict flips."""
+    other = "cut" if verdict.choice == "fused" else "fused"
+    delta = verdict.runner_up
+    if delta.bytes_delta is None or delta.time_delta_us is None:
+        price = f"{other}: impossible"
+    else:
+        price = f"{other}: {_more(bytes_words, delta.bytes_delta)}, {_more(time_words, delta.time_delta_us)}"
+    return [
+        f"{verdict.account}: {verdict.reason}",
+        price,
+        *(f"flips: {flip}" for flip in verdict.flips),
+    ]
+
+
+def _more(words: Callable[[float], str], delta: float) -> str:
+    return f"{'−' if delta < 0 else '+'}{words(abs(delta))}"
