@@ -17,7 +17,10 @@ EXCLUDED: tuple[tuple[str, str], ...] = (
     ("to_FLOAT8|to_FLOAT4|to_INT4", "codes of infinities, NaN and overflow in narrow types"),
     ("nan_robust", "a row of scores that is masked out whole gives NaN, not 0"),
     ("test_dynamicquantizelinear(_expanded)?$", "a tie that float32 rounds the other way"),
-    ("dropout_default_mask|optional_has_element_empty", "the result is a weight: nothing is computed"),
+    (
+        "dropout_default_mask|optional_has_element_empty",
+        "the result is a weight: nothing is computed",
+    ),
 )
 """(cases, why the evaluator cannot agree); what they test is lowered all the same."""
 

@@ -21,7 +21,9 @@ def command(format_: str, output: str | None, kernel: int, **given: Any) -> None
     plan = plan_source(PlanRequest(**given))
     count = len(plan.plan.kernels)
     if kernel > count:
-        raise KernelError(f"kernel {kernel}: the plan of {plan.graph.name} has kernels 1 to {count}")
+        raise KernelError(
+            f"kernel {kernel}: the plan of {plan.graph.name} has kernels 1 to {count}"
+        )
     document = kernel_document(plan, kernel)
     if format_ == "json":
         text = to_json(document)

@@ -51,7 +51,8 @@ def _dims(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -
     return dims
 
 
-def _cut(ctx: click.Context, param: click.Parameter, text: str | None) -> list[list[int]]:
+def parse_cuts(ctx: click.Context, param: click.Parameter, text: str | None) -> list[list[int]]:
+    """Cuts written as `1,1,1,1/1,3/4`: lengths of consecutive groups of ops."""
     cuts: list[list[int]] = []
     for one in text.split("/") if text is not None else ():
         lengths = one.split(",")
@@ -69,7 +70,7 @@ _SHARED = (
                  help="Type of an expression's tensors; files say their own."),
     click.option("--dim", multiple=True, metavar="NAME=VALUE", callback=_dims,
                  help="A symbolic size; may be repeated."),
-    click.option("--cut", metavar="1,3", callback=_cut,
+    click.option("--cut", metavar="1,3", callback=parse_cuts,
                  help="Price this cut: lengths of consecutive groups of ops."),
     click.option("--optimise", type=click.Choice(["time", "bytes"]), default="time",
                  show_default=True, help="What the plan minimises."),

@@ -9,8 +9,8 @@ import click
 from fuseledger.cli.options import (
     SOURCE_HELP,
     PlanRequest,
-    _cut,
     deliver,
+    parse_cuts,
     plan_options,
     plan_source,
 )
@@ -18,7 +18,7 @@ from fuseledger.cli.options import (
 
 @click.command("plan", epilog=SOURCE_HELP)
 @plan_options
-@click.option("--cuts", metavar="4/1,3/2,2", callback=_cut,
+@click.option("--cuts", metavar="4/1,3/2,2", callback=parse_cuts,
               help="Price several cuts side by side, and show the best one's ledger.")  # fmt: skip
 @click.option("--all", "everything", is_flag=True, help="Every kernel and cut in a row of its own.")
 def command(

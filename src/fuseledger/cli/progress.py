@@ -20,7 +20,8 @@ class Progress:
     def __enter__(self) -> Self:
         if not self.quiet and sys.stderr.isatty():
             from rich.console import Console
-            from rich.progress import BarColumn, Progress as Bar, TextColumn, TimeElapsedColumn
+            from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+            from rich.progress import Progress as Bar
 
             self._bar = Bar(
                 BarColumn(bar_width=20), TextColumn("{task.description}"), TimeElapsedColumn(),

@@ -1,0 +1,1 @@
+"""Time of a kernel, from its price and its device."""

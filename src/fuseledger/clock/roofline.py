@@ -43,7 +43,12 @@ class Roofline:
             dram_gbs = min(stream, busy * BYTES_PER_CLOCK_PER_SM * device.clock_mhz * 1e6 / 1e9)
         terms = [("dram", (price.dram_bytes + self._spilled_over(price)) / dram_gbs / 1e3)]
         if device.l2_bandwidth_gbs:
-            terms.append(("l2", price.l2_bytes / device.l2_bandwidth_gbs / 1e3 / min(1.0, price.blocks / sms)))
+            terms.append(
+                (
+                    "l2",
+                    price.l2_bytes / device.l2_bandwidth_gbs / 1e3 / min(1.0, price.blocks / sms),
+                )
+            )
         for key, flops in price.flops.items():
             unit, dtype = key.split(":")
             peak = self._peak(dtype, matrix=unit == "matrix")

@@ -43,7 +43,7 @@ def _penalty(nest: Nest) -> float:
 
 
 def _memory_us(moved: int, blocks: int, device: Device) -> float:
-    """Time of the bytes: the last wave of a declared grid may be too short to draw all bandwidth."""
+    """Time of the bytes: a declared grid's last wave may be too short to draw all bandwidth."""
     stream = device.require("stream_gbs")
     if not blocks or not device.sm_count or not device.clock_mhz:
         return moved / stream / 1e3

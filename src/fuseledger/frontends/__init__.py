@@ -1,0 +1,1 @@
+"""Sources: expressions, ONNX files and PyTorch modules, each read into a Graph."""

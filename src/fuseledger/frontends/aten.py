@@ -17,7 +17,8 @@ from functools import cache
 from typing import Any
 
 from fuseledger.errors import ShapeError, SourceError
-from fuseledger.graph.builder import GraphBuilder, broadcast_shapes
+from fuseledger.graph.broadcast import broadcast_shapes
+from fuseledger.graph.builder import GraphBuilder
 from fuseledger.graph.graph import Graph
 from fuseledger.graph.scalar import Const, Coord, Expr, Read, call, rename
 from fuseledger.graph.view import View

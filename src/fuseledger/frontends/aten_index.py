@@ -5,7 +5,8 @@ from __future__ import annotations
 from fuseledger.frontends.aten import Lowerer, Site, Unlowered
 from fuseledger.graph import window
 from fuseledger.graph.axis import Index
-from fuseledger.graph.builder import Operand, Where, broadcast_shapes, dim_letters
+from fuseledger.graph.broadcast import broadcast_shapes, dim_letters
+from fuseledger.graph.operand import Operand, Where
 from fuseledger.graph.scalar import Read
 from fuseledger.graph.view import View
 

@@ -9,7 +9,7 @@ from fuseledger.frontends.aten import Lowerer, Site, Unlowered
 from fuseledger.frontends.aten_pointwise import dropped
 from fuseledger.graph import compose, window
 from fuseledger.graph.axis import Index
-from fuseledger.graph.builder import Operand, Where
+from fuseledger.graph.operand import Operand, Where
 from fuseledger.graph.scalar import Read, call
 from fuseledger.graph.view import View
 from fuseledger.graph.window import Window

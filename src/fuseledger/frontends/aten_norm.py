@@ -9,7 +9,8 @@ from fuseledger.frontends.aten_pointwise import cast
 from fuseledger.frontends.aten_reduce import norm, reduced
 from fuseledger.graph import compose
 from fuseledger.graph.axis import Index
-from fuseledger.graph.builder import Operand, Where, dim_letters
+from fuseledger.graph.broadcast import dim_letters
+from fuseledger.graph.operand import Operand, Where
 from fuseledger.graph.scalar import Const, Expr, Read, call
 from fuseledger.graph.view import View
 

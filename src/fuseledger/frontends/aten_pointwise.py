@@ -5,7 +5,8 @@ from __future__ import annotations
 from math import pi
 
 from fuseledger.frontends.aten import Lowerer, Site, Unlowered
-from fuseledger.graph.builder import Operand, dim_letters
+from fuseledger.graph.broadcast import dim_letters
+from fuseledger.graph.operand import Operand
 from fuseledger.graph.scalar import Const, Coord, Expr, Read, call
 from fuseledger.graph.tensor import is_float
 from fuseledger.graph.view import View

@@ -7,7 +7,8 @@ from math import prod
 from fuseledger.frontends.aten import Lowerer, Site, Unlowered
 from fuseledger.frontends.aten_pointwise import cast
 from fuseledger.graph import compose
-from fuseledger.graph.builder import Operand, dim_letters
+from fuseledger.graph.broadcast import dim_letters
+from fuseledger.graph.operand import Operand
 from fuseledger.graph.scalar import Expr, Read, call
 from fuseledger.graph.view import View
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from fuseledger.frontends.aten import AtenNode, Lowerer, Site, Unlowered
 from fuseledger.graph import window
 from fuseledger.graph.axis import Index
-from fuseledger.graph.builder import Operand, Where, dim_letters
+from fuseledger.graph.broadcast import dim_letters
+from fuseledger.graph.operand import Operand, Where
 from fuseledger.graph.scalar import Const, Coord, Read, call
 from fuseledger.graph.view import View, fresh_axis
 

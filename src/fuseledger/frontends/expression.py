@@ -46,7 +46,8 @@ from fuseledger.frontends.expression_table import (
     shape_of,
 )
 from fuseledger.frontends.expression_window import WINDOWS
-from fuseledger.graph.builder import GraphBuilder, promote
+from fuseledger.graph.broadcast import promote
+from fuseledger.graph.builder import GraphBuilder
 from fuseledger.graph.graph import Graph
 from fuseledger.graph.scalar import Const, Read, call
 from fuseledger.graph.tensor import Role

@@ -8,7 +8,7 @@ from fuseledger.frontends.expression_pointwise import X
 from fuseledger.frontends.expression_syntax import Mistake
 from fuseledger.frontends.expression_table import Function, Param, Scope, shape_of
 from fuseledger.graph import compose
-from fuseledger.graph.builder import broadcast_shapes, promote
+from fuseledger.graph.broadcast import broadcast_shapes, promote
 from fuseledger.graph.scalar import Read, call
 from fuseledger.graph.view import View
 

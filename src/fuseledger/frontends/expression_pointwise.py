@@ -97,7 +97,7 @@ def _binary(function: str) -> Callable[..., Result]:
 
 
 def _where(s: Scope, condition: View, x: View, y: View) -> View:
-    from fuseledger.graph.builder import promote
+    from fuseledger.graph.broadcast import promote
 
     return s.b.map("where", [condition, x, y], dtype=promote([x.dtype, y.dtype]))
 

@@ -8,7 +8,8 @@ from fuseledger.frontends.expression_pointwise import AXIS, X
 from fuseledger.frontends.expression_syntax import Mistake
 from fuseledger.frontends.expression_table import Function, Param, Result, Scope, shape_of
 from fuseledger.graph import compose
-from fuseledger.graph.builder import Operand, dim_letters
+from fuseledger.graph.broadcast import dim_letters
+from fuseledger.graph.operand import Operand
 from fuseledger.graph.scalar import Read, call
 from fuseledger.graph.view import View
 

@@ -8,7 +8,7 @@ from math import prod
 from fuseledger.frontends.expression_pointwise import AXIS, X
 from fuseledger.frontends.expression_syntax import Mistake
 from fuseledger.frontends.expression_table import Function, Param, Result, Scope, shape_of
-from fuseledger.graph.builder import promote
+from fuseledger.graph.broadcast import promote
 from fuseledger.graph.tensor import is_float
 from fuseledger.graph.view import View
 from fuseledger.graph.window import concat, take, take_along

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from fuseledger.frontends.onnx_site import Lowerer, Site, Unlowered
 from fuseledger.graph import compose, window
-from fuseledger.graph.builder import Operand, Where, dim_letters
+from fuseledger.graph.broadcast import dim_letters
+from fuseledger.graph.operand import Operand, Where
 from fuseledger.graph.scalar import Const, Coord, Expr, Read, call
 from fuseledger.graph.view import View
 

@@ -6,7 +6,8 @@ from fuseledger.frontends.onnx_shape import part
 from fuseledger.frontends.onnx_site import Lowerer, Site, Unlowered
 from fuseledger.graph import window
 from fuseledger.graph.axis import Index
-from fuseledger.graph.builder import Operand, Where, dim_letters
+from fuseledger.graph.broadcast import dim_letters
+from fuseledger.graph.operand import Operand, Where
 from fuseledger.graph.scalar import Const, Coord, Expr, Read, call
 from fuseledger.graph.view import View
 

@@ -71,6 +71,11 @@ class Value:
         """Whether shape and dtype are known, so that the IR can hold it."""
         return self.shape is not None and self.dtype is not None
 
+    @property
+    def has_element_type(self) -> bool:
+        """Whether the element type is known, be it one that the IR has or not."""
+        return self.type_ is not None and bool(self.type_.tensor_type.elem_type)
+
 
 @dataclass(slots=True)
 class Inference:
@@ -102,7 +107,18 @@ class Inference:
             if info.name not in initial:
                 self.values[info.name] = self._typed(Value(info.name), info.type)
         for tensor in self.model.graph.initializer:
-            self.values[tensor.name] = self._initial(tensor)
+            self.initial(tensor)
+
+    def initial(self, tensor: Any) -> None:
+        """Note an initialiser, with its data where that is small."""
+        onnx = onnx_module()
+        if any(size < 0 for size in tensor.dims):
+            raise SourceError(f"{self.source}: tensor {tensor.name} has shape {list(tensor.dims)}")
+        type_ = onnx.helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims))
+        value = self._typed(Value(tensor.name, constant=True), type_)
+        if prod(tensor.dims) <= VALUE_LIMIT and has_data(tensor):
+            value.array = self._array(tensor)
+        self.values[tensor.name] = value
 
     def infer(self, node: Any) -> list[Value | None]:
         """The node's results (None where it names none), known as far as possible."""
@@ -162,16 +178,6 @@ class Inference:
             sizes.append(self.dims[f"{name}.{len(sizes)}"])
         return tuple(sizes) or None
 
-    def _initial(self, tensor: Any) -> Value:
-        onnx = onnx_module()
-        if any(size < 0 for size in tensor.dims):
-            raise SourceError(f"{self.source}: tensor {tensor.name} has shape {list(tensor.dims)}")
-        type_ = onnx.helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims))
-        value = self._typed(Value(tensor.name, constant=True), type_)
-        if prod(tensor.dims) <= VALUE_LIMIT and has_data(tensor):
-            value.array = self._array(tensor)
-        return value
-
     def _array(self, tensor: Any) -> Any:
         try:
             return onnx_module().numpy_helper.to_array(tensor)
@@ -205,7 +211,9 @@ class Inference:
                 schema, node, types, data, opset_imports=list(self.model.opset_import),
                 ir_version=self.model.ir_version,
             )  # fmt: skip
-        except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError) as error:
+        except onnx.checker.ValidationError:  # stricter than the files that exporters write
+            return {}
+        except onnx.shape_inference.InferenceError as error:
             if outer:  # what a branch or loop body says may disagree with itself; ONNX permits it
                 return {}
             reason = str(error).split("\n")[0].split("] ")[-1]

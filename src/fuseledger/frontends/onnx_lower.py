@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -129,12 +129,9 @@ class Lowering:
 
     def _output(self, name: str) -> None:
         value = self.inference.values[name]
-        if name in self.unsized or not value.is_sized:
-            origin = (
-                " after ".join(reversed(self.unsized[name].operators))
-                if name in self.unsized
-                else "?"
-            )
+        if value.name in self.unsized or not value.is_sized:
+            known = self.unsized.get(value.name)
+            origin = " after ".join(reversed(known.operators)) if known is not None else "?"
             what = (
                 f"has a shape that depends on data: give --dim {name}.0=VALUE and so on"
                 if value.dtype is not None
@@ -146,6 +143,10 @@ class Lowering:
     # -- one node ----------------------------------------------------------------------------------
 
     def _node(self, node: Any) -> None:
+        branch = self._known_branch(node)
+        if branch is not None:
+            self._inline(node, branch)
+            return
         results = self.inference.infer(node)
         if operator(node) in NEVER_CONSTANT:
             for value in results:
@@ -163,6 +164,36 @@ class Lowering:
                 self._bind(node, needed, views)
                 return
         self._barrier(node, [value for value in reads if value is not None], needed)
+
+    def _known_branch(self, node: Any) -> Any:
+        """The branch of an If whose condition is known, where its names are still free."""
+        if operator(node) != "If":
+            return None
+        condition = self.inference.values[node.input[0]].array
+        if condition is None or condition.size != 1:
+            return None
+        wanted = "then_branch" if condition.reshape(-1)[0] else "else_branch"
+        (graph,) = (a.g for a in node.attribute if a.name == wanted)
+        made = {name for inner in graph.node for name in inner.output}
+        made |= {tensor.name for tensor in graph.initializer}
+        return None if made & set(self.inference.values) else graph
+
+    def _inline(self, node: Any, branch: Any) -> None:
+        """The branch in place of the If; the If's results are other names of the branch's."""
+        self.read |= _needed(branch)
+        self.labels |= {name for inner in branch.node for name in inner.output}
+        for tensor in branch.initializer:
+            self.inference.initial(tensor)
+        for inner in branch.node:
+            if any(name in self.read for name in inner.output):
+                self._node(inner)
+        for name, result in zip(node.output, branch.output, strict=True):
+            value = self.inference.values[result.name]
+            self.inference.values[name] = replace(value, name=name)
+            if value.name in self.unsized:
+                self.unsized[name] = self.unsized[value.name]
+            elif value.is_sized and value.array is None:
+                self.views[name] = self.view(value)
 
     def _constant(
         self, node: Any, inputs: list[Value | None], results: list[Value | None],
@@ -219,7 +250,7 @@ class Lowering:
                     f"{self.inference.source}: {node_title(node)} gives {list(view.shape)}, "
                     f"where {list(value.shape)} is inferred"
                 )
-            if value.type_ is None:
+            if not value.is_sized:  # a custom operator, or one without a shape rule
                 self.inference.sized(value, view.shape, view.dtype)
             self.views[value.name] = view
 

@@ -8,7 +8,8 @@ from fuseledger.frontends.onnx_pointwise import cast
 from fuseledger.frontends.onnx_site import Lowerer, Site, Unlowered
 from fuseledger.graph import compose
 from fuseledger.graph.axis import Index
-from fuseledger.graph.builder import Operand, Where, dim_letters
+from fuseledger.graph.broadcast import dim_letters
+from fuseledger.graph.operand import Operand, Where
 from fuseledger.graph.scalar import Const, Expr, Read, call
 from fuseledger.graph.view import View
 

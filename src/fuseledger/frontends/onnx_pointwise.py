@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fuseledger.frontends.onnx_site import Lowerer, Site, Unlowered, X, Y, Z
-from fuseledger.graph.builder import dim_letters
+from fuseledger.graph.broadcast import dim_letters
 from fuseledger.graph.scalar import Expr, Read, call
 from fuseledger.graph.tensor import is_float
 from fuseledger.graph.view import View

@@ -8,7 +8,8 @@ from math import prod
 from fuseledger.frontends.onnx_shape import part
 from fuseledger.frontends.onnx_site import Lowerer, Site, Unlowered, X
 from fuseledger.graph import compose
-from fuseledger.graph.builder import Operand, dim_letters
+from fuseledger.graph.broadcast import dim_letters
+from fuseledger.graph.operand import Operand
 from fuseledger.graph.scalar import Coord, Expr, Read, call
 from fuseledger.graph.view import View
 

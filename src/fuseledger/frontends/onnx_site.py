@@ -8,7 +8,8 @@ from typing import Any, Protocol
 
 from fuseledger.frontends.onnx_infer import Value
 from fuseledger.frontends.onnx_read import onnx_module
-from fuseledger.graph.builder import GraphBuilder, broadcast_shapes
+from fuseledger.graph.broadcast import broadcast_shapes
+from fuseledger.graph.builder import GraphBuilder
 from fuseledger.graph.scalar import Const, Coord, Expr, Read, rename
 from fuseledger.graph.view import View
 
@@ -125,6 +126,8 @@ class Site:
     @property
     def dtype(self) -> str:
         """Dtype of the first result; the first input's where nothing says so."""
+        if self.out.dtype is None and self.out.has_element_type:
+            raise Unlowered(self.out.name)
         return self.out.dtype or self.view().dtype
 
     def is_read(self, position: int) -> bool:

@@ -1,0 +1,1 @@
+"""The IR: ops as loop nests over named axes, tensors, and the graph they make."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -124,7 +125,7 @@ def common_refinement(factorings: Iterable[tuple[int, ...]]) -> tuple[int, ...] 
     if ordered[-1] != total:
         raise ValueError("factorings of different sizes")
     pieces: list[int] = []
-    for low, high in zip(ordered, ordered[1:], strict=False):
+    for low, high in pairwise(ordered):
         if high % low:
             return None
         pieces.append(high // low)

@@ -165,7 +165,7 @@ def _digits(coord: Index, pieces: tuple[int, ...], op: DraftOp) -> list[Index] |
         return None
     sizes = {axis.name: axis.size for axis in op.axes}
     digits: list[Index] = []
-    rest = list(coord.terms)
+    rest: list[tuple[str, int]] = list(coord.terms)
     offset = coord.offset
     inner = prod(pieces)
     for size in pieces:

@@ -9,12 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import prod
 
-from fuseledger.graph.builder import GraphBuilder, Operand, dim_letters
+from fuseledger.graph.broadcast import dim_letters
+from fuseledger.graph.builder import GraphBuilder
+from fuseledger.graph.operand import Operand
 from fuseledger.graph.scalar import Const, Coord, Expr, Read, call
 from fuseledger.graph.view import View
 
 
-def matmul(b: GraphBuilder, x: View, y: View, *, function: str = "gemm", dtype: str | None = None) -> View:
+def matmul(
+    b: GraphBuilder, x: View, y: View, *, function: str = "gemm", dtype: str | None = None
+) -> View:
     """NumPy's matmul: batch dimensions broadcast, vectors allowed."""
     batch = "abcdefgh"
     if len(x.shape) == 1 and len(y.shape) == 1:
@@ -35,10 +39,16 @@ def linear(b: GraphBuilder, x: View, weight: View, bias: View | None) -> View:
     """`x · weightᵀ + bias`, weight [n, k]."""
     batch = "abcdefgh"[: len(x.shape) - 1]
     product = b.contract("gemm", f"{batch}k,nk->{batch}n", [x, weight])
-    return product if bias is None else b.map("bias", [product, bias], body=call("add", Read(0), Read(1)))
+    return (
+        product
+        if bias is None
+        else b.map("bias", [product, bias], body=call("add", Read(0), Read(1)))
+    )
 
 
-def softmax(b: GraphBuilder, x: View, dim: int, *, log: bool = False, dtype: str | None = None) -> View:
+def softmax(
+    b: GraphBuilder, x: View, dim: int, *, log: bool = False, dtype: str | None = None
+) -> View:
     """(t, z) = (max, Σexp) along `dim`; then exp(x−t)/z, or x − t − ln z."""
     with b.labelled("log_softmax" if log else "softmax"):
         top, total = b.reduce(
@@ -63,17 +73,31 @@ def logsumexp(b: GraphBuilder, x: View, dims: Sequence[int], *, keepdim: bool = 
         return b.map("logsumexp.finish", [top, total], body=body, dtype=x.dtype)
 
 
-def mean(b: GraphBuilder, x: View, dims: Sequence[int], *, keepdim: bool = False, dtype: str | None = None) -> View:
+def mean(
+    b: GraphBuilder,
+    x: View,
+    dims: Sequence[int],
+    *,
+    keepdim: bool = False,
+    dtype: str | None = None,
+) -> View:
     """Σ x/N in one op."""
     count = prod(x.shape[dim] for dim in dims)
     body = call("mul", Read(0), 1.0 / count if count else float("nan"))
-    return b.reduce("mean", [x], dims, "sum", body=body, keepdim=keepdim, dtypes=[dtype or x.dtype])[0]
+    return b.reduce(
+        "mean", [x], dims, "sum", body=body, keepdim=keepdim, dtypes=[dtype or x.dtype]
+    )[0]
 
 
 def variance(
-    b: GraphBuilder, x: View, dims: Sequence[int], *, correction: float = 1.0,
-    keepdim: bool = False, root: bool = False,
-) -> View:  # fmt: skip
+    b: GraphBuilder,
+    x: View,
+    dims: Sequence[int],
+    *,
+    correction: float = 1.0,
+    keepdim: bool = False,
+    root: bool = False,
+) -> View:
     """Variance (or standard deviation with `root`) from one (mean, M2) statistic."""
     count = prod(x.shape[dim] for dim in dims)
     with b.labelled("std" if root else "var"):
@@ -83,9 +107,14 @@ def variance(
 
 
 def _normalise(
-    b: GraphBuilder, label: str, x: View, dims: Sequence[int], scale: View | None,
-    shift: View | None, eps: float,
-) -> tuple[View, View, View]:  # fmt: skip
+    b: GraphBuilder,
+    label: str,
+    x: View,
+    dims: Sequence[int],
+    scale: View | None,
+    shift: View | None,
+    eps: float,
+) -> tuple[View, View, View]:
     """(normalised, mean, M2): (x − mean)·rsqrt(M2/N + eps)·scale + shift. Operands broadcast."""
     count = prod(x.shape[dim] for dim in dims)
     with b.labelled(label):
@@ -103,20 +132,29 @@ def _normalise(
 
 
 def layer_norm(
-    b: GraphBuilder, x: View, normalised_dims: int, scale: View | None, shift: View | None, eps: float
+    b: GraphBuilder,
+    x: View,
+    normalised_dims: int,
+    scale: View | None,
+    shift: View | None,
+    eps: float,
 ) -> View:
     """Layer norm over the last `normalised_dims` dimensions."""
     dims = list(range(len(x.shape) - normalised_dims, len(x.shape)))
     return _normalise(b, "layer_norm", x, dims, scale, shift, eps)[0]
 
 
-def rms_norm(b: GraphBuilder, x: View, normalised_dims: int, scale: View | None, eps: float) -> View:
+def rms_norm(
+    b: GraphBuilder, x: View, normalised_dims: int, scale: View | None, eps: float
+) -> View:
     """v = Σ x²; x·rsqrt(v/H + eps)·scale over the last `normalised_dims` dimensions."""
     dims = list(range(len(x.shape) - normalised_dims, len(x.shape)))
     count = prod(x.shape[dim] for dim in dims)
     with b.labelled("rms_norm"):
         body: Expr = call("square", Read(0))
-        (total,) = b.reduce("rms_norm.statistic", [x], dims, "sum", body=body, keepdim=True, dtypes=["fp32"])
+        (total,) = b.reduce(
+            "rms_norm.statistic", [x], dims, "sum", body=body, keepdim=True, dtypes=["fp32"]
+        )
         spread = call("rsqrt", call("fma", Read(1), Const(1.0 / max(count, 1)), Const(eps)))
         body = call("mul", Read(0), spread)
         operands = [x, total]
@@ -145,9 +183,16 @@ def group_norm(
 
 
 def batch_norm(
-    b: GraphBuilder, x: View, scale: View | None, shift: View | None, mean_: View | None,
-    variance_: View | None, eps: float, *, training: bool,
-) -> View:  # fmt: skip
+    b: GraphBuilder,
+    x: View,
+    scale: View | None,
+    shift: View | None,
+    mean_: View | None,
+    variance_: View | None,
+    eps: float,
+    *,
+    training: bool,
+) -> View:
     """Batch norm of [batch, channels, …]. Training: statistics of the batch; running statistics
     are mutations and not part of the graph. Inference: a per-channel affine of the given ones."""
     rank = len(x.shape)
@@ -160,8 +205,11 @@ def batch_norm(
         dims = [dim for dim in range(rank) if dim != 1]
         return _normalise(b, "batch_norm", x, dims, scale, shift, eps)[0]
     centre, spread = per_channel(mean_), per_channel(variance_)
-    assert centre is not None and spread is not None
-    body: Expr = call("mul", call("sub", Read(0), Read(1)), call("rsqrt", call("add", Read(2), Const(eps))))
+    assert centre is not None
+    assert spread is not None
+    body: Expr = call(
+        "mul", call("sub", Read(0), Read(1)), call("rsqrt", call("add", Read(2), Const(eps)))
+    )
     operands = [x, centre, spread]
     for view, function in ((scale, "mul"), (shift, "add")):
         if view is not None:
@@ -172,10 +220,17 @@ def batch_norm(
 
 
 def attention(
-    b: GraphBuilder, q: View, k: View, v: View, *, mask: View | None = None, causal: bool = False,
-    scale: float | None = None, bias_is_bool: bool = False,
+    b: GraphBuilder,
+    q: View,
+    k: View,
+    v: View,
+    *,
+    mask: View | None = None,
+    causal: bool = False,
+    scale: float | None = None,
+    bias_is_bool: bool = False,
     drop: Callable[[View], View] | None = None,
-) -> View:  # fmt: skip
+) -> View:
     """softmax(q·kᵀ·scale + mask)·v for q [b,h,m,d], k and v [b,hkv,n,d]; hkv divides h (GQA).
 
     `causal` masks n > m + (N − M) (lower-right, as in a KV cache) without reading a mask; `drop`
@@ -209,10 +264,7 @@ def attention(
             row: Expr = Coord(out[-2]) if out[-2] is not None else Const(0)
             allowed = call("le", Coord(out[-1]), call("add", row, Const(n - m)))
             body = call("where", allowed, body, Const(float("-inf")))
-        reads = [
-            Operand(view, tuple(x if view.shape[i] != 1 else None for i, x in enumerate(out[len(out) - len(view.shape):])))
-            for view in operands
-        ]
+        reads = [Operand.trailing(view, out) for view in operands]
         (masked,) = b.loop("scale_mask", letters, reads, out, body, dtypes=[scores.dtype])
         weights = softmax(b, masked, -1, dtype=v.dtype)
         if drop is not None:
@@ -236,11 +288,10 @@ def rope(b: GraphBuilder, x: View, cos: View, sin: View) -> View:
     letters, out = dim_letters([*lead, 2, half])
     tables = [b.reshape(t, [*t.shape[:-1], 2, half]) for t in (cos, sin)]
     sign = call("sub", call("mul", Coord(f"d{len(lead)}"), Const(2)), Const(1))
-    body = call("add", call("mul", Read(0), Read(2)), call("mul", call("mul", Read(1), sign), Read(3)))
-    reads = [
-        Operand(view, tuple(x if view.shape[i] != 1 else None for i, x in enumerate(out[len(out) - len(view.shape):])))
-        for view in (halves, swapped, *tables)
-    ]
+    body = call(
+        "add", call("mul", Read(0), Read(2)), call("mul", call("mul", Read(1), sign), Read(3))
+    )
+    reads = [Operand.trailing(view, out) for view in (halves, swapped, *tables)]
     with b.labelled("rope"):
         (rotated,) = b.loop("rope", letters, reads, out, body, dtypes=[x.dtype])
     return b.reshape(rotated, x.shape)

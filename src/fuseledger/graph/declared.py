@@ -23,16 +23,22 @@ def flat_tensor(name: str, elements: int, dtype: str, role: Role) -> Tensor:
 
 
 def declared_op(
-    name: str, function: str, reads: Sequence[Tensor], writes: Sequence[Tensor],
+    name: str,
+    function: str,
+    reads: Sequence[Tensor],
+    writes: Sequence[Tensor],
     attributes: Mapping[str, Any],
-) -> Op:  # fmt: skip
+) -> Op:
     """An op that reads and writes whole flat tensors; `attributes` holds its declared figures."""
     return Op(
-        name=name, function=function, kind="declared",
+        name=name,
+        function=function,
+        kind="declared",
         axes=tuple(axis for tensor in (*reads, *writes) for axis in tensor.axes),
-        reads=tuple(map(_whole, reads)), writes=tuple(map(_whole, writes)),
+        reads=tuple(map(_whole, reads)),
+        writes=tuple(map(_whole, writes)),
         attributes=dict(attributes),
-    )  # fmt: skip
+    )
 
 
 def declared_graph(name: str, ops: Sequence[Op], tensors: Sequence[Tensor]) -> Graph:

@@ -36,14 +36,14 @@ def evaluate(
     """
     values: dict[str, Array] = {}
     for tensor in graph.tensors.values():
-        if tensor.is_external and tensor.name in graph.consumers or tensor.name in inputs:
+        if (tensor.is_external and tensor.name in graph.consumers) or tensor.name in inputs:
             given = np.asarray(inputs[tensor.name])
             real = given if np.iscomplexobj(given) else given.astype(np.float64)
             values[tensor.name] = real.reshape([axis.size for axis in tensor.axes])
     last_use = {name: users[-1] for name, users in graph.consumers.items()}
     for position, op in enumerate(graph.ops):
-        for name, result in zip((w.tensor for w in op.writes), _run(graph, op, values, opaque or {}), strict=True):
-            values[name] = result
+        results = _run(graph, op, values, opaque or {})
+        values.update(zip((write.tensor for write in op.writes), results, strict=True))
         if not keep:
             for name in {read.tensor for read in op.reads}:
                 if last_use[name] == position and name not in graph.outputs:
@@ -78,7 +78,9 @@ def _run(
         arguments = [values[r.tensor].reshape(graph.tensors[r.tensor].shape) for r in op.reads]
         results = opaque[op.function](op, arguments)
         return [
-            np.asarray(result, dtype=np.float64).reshape([a.size for a in graph.tensors[w.tensor].axes])
+            np.asarray(result, dtype=np.float64).reshape(
+                [a.size for a in graph.tensors[w.tensor].axes]
+            )
             for w, result in zip(op.writes, results, strict=True)
         ]
     assert op.body is not None
@@ -92,7 +94,10 @@ def _run(
     else:
         dense = _broadcast(_value(op.body, reads, op, names), op, names)
         results = _combine(op, dense, names, kept)
-    return [_store(graph, op, access, result, kept) for access, result in zip(op.writes, results, strict=False)]
+    return [
+        _store(graph, op, access, result, kept)
+        for access, result in zip(op.writes, results, strict=False)
+    ]
 
 
 def _gather(access: Access, op: Op, stored: Array, reads: list[Array]) -> Array:
@@ -129,7 +134,9 @@ def _gather(access: Access, op: Op, stored: Array, reads: list[Array]) -> Array:
     shape = [op.sizes[name] if _depends(access, name) else 1 for name in names]
     if 0 in shape:
         return np.zeros(shape)
-    return np.lib.stride_tricks.as_strided(origin, shape, [strides[name] for name in names], writeable=False)
+    return np.lib.stride_tricks.as_strided(
+        origin, shape, [strides[name] for name in names], writeable=False
+    )
 
 
 def _depends(access: Access, name: str) -> bool:
@@ -146,7 +153,7 @@ def _gather_lookup(access: Access, op: Op, stored: Array, reads: list[Array]) ->
         if index.lookup is not None:
             looked_up = reads[index.lookup].astype(np.int64)
             position = position + np.where(looked_up < 0, looked_up + size, looked_up)
-        positions.append(position.astype(np.int64))
+        positions.append(np.asarray(position, dtype=np.int64))
     if access.fill is None:
         return stored[tuple(positions)]
     inside = np.ones([1] * len(names), dtype=bool)
@@ -181,7 +188,9 @@ def _broadcast(array: Array, op: Op, names: list[str]) -> Array:
 def _is_product(body: Expr) -> bool:
     if isinstance(body, Read):
         return True
-    return isinstance(body, Call) and body.function == "mul" and all(_is_product(a) for a in body.args)
+    return (
+        isinstance(body, Call) and body.function == "mul" and all(_is_product(a) for a in body.args)
+    )
 
 
 def _factors(body: Expr) -> list[int]:
@@ -215,8 +224,13 @@ def _combine(op: Op, dense: Array, names: list[str], kept: list[str]) -> list[Ar
         at = tuple(i for i, name in enumerate(names) if name in op.scans)
         moved = np.moveaxis(dense, at, range(-len(at), 0))
         flat = moved.reshape(*moved.shape[: moved.ndim - len(at)], -1)
-        scan = {"sum": np.cumsum, "prod": np.cumprod, "max": np.maximum.accumulate, "min": np.minimum.accumulate}
-        scanned = scan[op.combine or "sum"](flat, axis=-1).reshape(moved.shape)
+        scan: dict[str, Callable[..., Array]] = {
+            "sum": np.cumsum,
+            "prod": np.cumprod,
+            "max": np.maximum.accumulate,
+            "min": np.minimum.accumulate,
+        }
+        scanned: Array = scan[op.combine or "sum"](flat, axis=-1).reshape(moved.shape)
         return [np.moveaxis(scanned, range(-len(at), 0), at)]
     if not op.reduces:
         return [dense]

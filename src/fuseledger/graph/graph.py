@@ -12,7 +12,7 @@ from fuseledger.graph.view import View
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """An output under the source's name: a view of a stored tensor, so a transpose costs nothing."""
+    """An output under the source's name: a view of a stored tensor (a transpose costs nothing)."""
 
     name: str
     view: View

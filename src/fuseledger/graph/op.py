@@ -38,7 +38,7 @@ COMBINES: dict[str, Combine] = {
     "max_sumexp": Combine(results=("max", "sumexp"), flops=4, special=2, merge_flops=6),
     "moments": Combine(results=("mean", "m2"), flops=6, merge_flops=9),
 }
-"""`moments` is (mean, Σ(x−mean)²), merged as Chan et al. (1979); `max_sumexp` is (t, Σ exp(x−t))."""
+"""`moments` is (mean, Σ(x−mean)²), merged as Chan et al. (1979); `max_sumexp` (t, Σ exp(x−t))."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +77,7 @@ class Op:
     combine: str | None = None
     """Key of `COMBINES`; None where nothing is reduced or scanned."""
     attributes: dict[str, Any] = field(default_factory=dict[str, Any], hash=False)
-    """An opaque op's own attributes, kept for display and for evaluation; a declared op's figures."""
+    """An opaque op's own attributes, for display and evaluation; a declared op's figures."""
 
     @property
     def is_opaque(self) -> bool:

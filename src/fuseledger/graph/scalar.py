@@ -4,6 +4,10 @@
 operations on the FMA pipe and in special-function operations (exp2, log2, rcp, rsqrt, sin, tanh).
 """
 
+# The meanings are one-line lambdas over arrays, whose types pyright cannot infer:
+# pyright: reportUnknownLambdaType=false, reportUnknownMemberType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownVariableType=false
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -115,7 +119,6 @@ def _softplus(x: Array) -> Array:
 def _gelu_tanh(x: Array) -> Array:
     np = _np()
     return 0.5 * x * (1.0 + np.tanh(np.sqrt(2.0 / np.pi) * (x + 0.044715 * x**3)))
-
 
 
 def _xlogy(x: Array, y: Array) -> Array:

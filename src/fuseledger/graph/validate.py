@@ -73,7 +73,10 @@ def _access(graph: Graph, op: Op, access: Access, *, is_write: bool) -> None:
         low, high = index.bounds(op.sizes.__getitem__)
         inside = low >= 0 and high < axis.size and index.divisor == 1
         empty = 0 in op.sizes.values() or axis.size == 0
-        _expect(inside or empty or (access.fill is not None and not is_write), f"{where}: {index} leaves it")
+        _expect(
+            inside or empty or (access.fill is not None and not is_write),
+            f"{where}: {index} leaves it",
+        )
         for name, _ in index.terms:
             points *= op.sizes[name]
     if is_write:

@@ -59,7 +59,7 @@ class View:
         return View(self.base, tuple(self.dims[i] for i in order), self.coords, self.dtype)
 
     def reshape(self, shape: Sequence[int]) -> View | None:
-        """Dimensions merged and split, or None where atoms and `shape` have no common refinement."""
+        """Dimensions merged and split, or None where atoms have no common refinement with `shape`."""
         if self.elements == 0:
             return View(
                 self.base,

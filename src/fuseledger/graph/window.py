@@ -9,7 +9,10 @@ from math import prod
 
 from fuseledger.errors import ShapeError
 from fuseledger.graph.axis import Index
-from fuseledger.graph.builder import GraphBuilder, Operand, Where, dim_letters
+from fuseledger.graph.broadcast import dim_letters
+from fuseledger.graph.builder import GraphBuilder
+from fuseledger.graph.compose import mean
+from fuseledger.graph.operand import Operand, Where
 from fuseledger.graph.scalar import Const, Coord, Expr, Read, call
 from fuseledger.graph.view import View
 
@@ -35,11 +38,16 @@ class Window:
 
 
 def convolution(
-    b: GraphBuilder, x: View, weight: View, windows: Sequence[Window], *, groups: int = 1,
+    b: GraphBuilder,
+    x: View,
+    weight: View,
+    windows: Sequence[Window],
+    *,
+    groups: int = 1,
     dtype: str | None = None,
-) -> View:  # fmt: skip
+) -> View:
     """[batch, c, …] ⋆ weight [o, c/groups, …]; the bias is an op of its own."""
-    batch, channels, *space = x.shape
+    _, channels, *space = x.shape
     outputs, per_group, *_ = weight.shape
     if per_group * groups != channels:
         raise ShapeError(
@@ -55,7 +63,10 @@ def convolution(
             windows[i] = Window(kernel=1)
     letters, out_space = _space_letters(sizes, windows)
     place = [
-        Index(((out, w.stride),) * (out in letters) + ((tap, w.dilation),) * (tap in letters), -w.before)
+        Index(
+            ((out, w.stride),) * (out in letters) + ((tap, w.dilation),) * (tap in letters),
+            -w.before,
+        )
         for w, (out, tap) in zip(windows, out_space, strict=True)
     ]
     padded = any(_leaves(w, size, n) for w, size, n in zip(windows, space, sizes, strict=True))
@@ -65,15 +76,21 @@ def convolution(
 
 
 def transposed_convolution(
-    b: GraphBuilder, x: View, weight: View, windows: Sequence[Window], output_padding: Sequence[int],
-    *, groups: int = 1, dtype: str | None = None,
-) -> View:  # fmt: skip
-    """Transposed convolution, weight [c, o/groups, …]: input coordinate (x + pad − tap·dilation)/stride.
+    b: GraphBuilder,
+    x: View,
+    weight: View,
+    windows: Sequence[Window],
+    output_padding: Sequence[int],
+    *,
+    groups: int = 1,
+    dtype: str | None = None,
+) -> View:
+    """Transposed convolution, weight [c, o/groups, …]; reads (x + pad − tap·dilation)/stride.
 
     The divisor says that only taps of the output index's phase do work: one dense convolution
     per phase.
     """
-    batch, channels, *space = x.shape
+    _, channels, *space = x.shape
     _, per_group, *_ = weight.shape
     sizes = [
         (size - 1) * w.stride - w.before - w.after + w.dilation * (w.kernel - 1) + extra + 1
@@ -81,7 +98,11 @@ def transposed_convolution(
     ]
     letters, out_space = _space_letters(sizes, windows)
     place = [
-        Index(((out, 1),) * (out in letters) + ((tap, -w.dilation),) * (tap in letters), w.before, w.stride)
+        Index(
+            ((out, 1),) * (out in letters) + ((tap, -w.dilation),) * (tap in letters),
+            w.before,
+            w.stride,
+        )
         for w, (out, tap) in zip(windows, out_space, strict=True)
     ]
     split = b.reshape(weight, [groups, channels // groups, *weight.shape[1:]])
@@ -109,9 +130,17 @@ def _leaves(w: Window, size: int, outputs: int) -> bool:
 
 
 def _grouped_convolution(
-    b: GraphBuilder, x: View, weight: View, letters: dict[str, int], space: list[tuple[str, str]],
-    place: list[Index], groups: int, outputs: int, fill: float | None, dtype: str | None,
-) -> View:  # fmt: skip
+    b: GraphBuilder,
+    x: View,
+    weight: View,
+    letters: dict[str, int],
+    space: list[tuple[str, str]],
+    place: list[Index],
+    groups: int,
+    outputs: int,
+    fill: float | None,
+    dtype: str | None,
+) -> View:
     batch, channels = x.shape[:2]
     per_group, outs = channels // groups, outputs // groups
     sizes = {"b": batch, "g": groups, "o": outs, "c": per_group}
@@ -124,22 +153,38 @@ def _grouped_convolution(
         return name if name in all_letters else None
 
     where_x: list[Where] = [letter("b"), letter("g"), letter("c"), *place]
-    where_w: list[Where] = [letter("g"), letter("o"), letter("c"), *(letter(tap) for _, tap in space)]
+    where_w: list[Where] = [
+        letter("g"),
+        letter("o"),
+        letter("c"),
+        *(letter(tap) for _, tap in space),
+    ]
     out = [letter("b"), letter("g"), letter("o"), *(letter(name) for name, _ in space)]
     reads = [Operand(grouped_x, tuple(where_x), fill), Operand(grouped_w, tuple(where_w))]
     ordered = [x for x in out if x is not None]
     all_letters = {**{x: all_letters[x] for x in ordered}, **all_letters}
     (result,) = b.loop(
-        "conv", all_letters, reads, out, call("mul", Read(0), Read(1)),
-        dtypes=[dtype or x.dtype], combine="sum",
-    )  # fmt: skip
+        "conv",
+        all_letters,
+        reads,
+        out,
+        call("mul", Read(0), Read(1)),
+        dtypes=[dtype or x.dtype],
+        combine="sum",
+    )
     return b.reshape(result, [batch, outputs, *result.shape[3:]])
 
 
 def pool(
-    b: GraphBuilder, x: View, windows: Sequence[Window], combine: str, *, ceil: bool = False,
-    scale: float | None = None, count_padding: bool = True,
-) -> View:  # fmt: skip
+    b: GraphBuilder,
+    x: View,
+    windows: Sequence[Window],
+    combine: str,
+    *,
+    ceil: bool = False,
+    scale: float | None = None,
+    count_padding: bool = True,
+) -> View:
     """Max or average pool over the trailing dimensions; `combine` is `max` or `sum`.
 
     An average divides by the kernel size, by `scale` where given, or, with padding that does not
@@ -151,7 +196,10 @@ def pool(
     lead_letters = {f"d{i}": size for i, size in enumerate(x.shape[:lead]) if size != 1}
     letters, names = _space_letters(sizes, windows)
     place = [
-        Index(((out, w.stride),) * (out in letters) + ((tap, w.dilation),) * (tap in letters), -w.before)
+        Index(
+            ((out, w.stride),) * (out in letters) + ((tap, w.dilation),) * (tap in letters),
+            -w.before,
+        )
         for w, (out, tap) in zip(windows, names, strict=True)
     ]
     out: list[str | None] = [f"d{i}" if f"d{i}" in lead_letters else None for i in range(lead)]
@@ -164,20 +212,23 @@ def pool(
         function = "avg_pool"
         body = call("mul", Read(0), Const(scale or 1.0 / prod(w.kernel for w in windows)))
         if padded and not scale and (not count_padding or ceil):
-            body = call("div", Read(0), _inside(windows, space, names, letters, count_padding=count_padding))
+            body = call(
+                "div", Read(0), _inside(windows, space, names, letters, count_padding=count_padding)
+            )
     fill = (float("-inf") if combine == "max" else 0.0) if padded else None
-    return b.loop(
-        function, {**lead_letters, **letters}, [Operand(x, where, fill)], out, body,
-        dtypes=[x.dtype], combine=combine,
-    )[0] if any(tap in letters for _, tap in names) else b.loop(
-        function, {**lead_letters, **letters}, [Operand(x, where, fill)], out, body, dtypes=[x.dtype],
-    )[0]  # fmt: skip
+    reads = [Operand(x, where, fill)]
+    every = {**lead_letters, **letters}
+    return b.loop(function, every, reads, out, body, dtypes=[x.dtype], combine=combine)[0]
 
 
 def _inside(
-    windows: Sequence[Window], space: Sequence[int], names: Sequence[tuple[str, str]],
-    letters: dict[str, int], *, count_padding: bool,
-) -> Expr:  # fmt: skip
+    windows: Sequence[Window],
+    space: Sequence[int],
+    names: Sequence[tuple[str, str]],
+    letters: dict[str, int],
+    *,
+    count_padding: bool,
+) -> Expr:
     """Elements that a window counts, as a function of the output index."""
     total: Expr = Const(1)
     for w, size, (name, _) in zip(windows, space, names, strict=True):
@@ -196,14 +247,14 @@ def adaptive_avg_pool(b: GraphBuilder, x: View, outputs: Sequence[int]) -> View 
     if any(size % n for size, n in zip(space, outputs, strict=True)):
         return None
     if all(n == 1 for n in outputs):
-        from fuseledger.graph.compose import mean
-
         return mean(b, x, list(range(lead, len(x.shape))), keepdim=True)
     windows = [Window(kernel=s // n, stride=s // n) for s, n in zip(space, outputs, strict=True)]
     return pool(b, x, windows, "sum")
 
 
-def pad(b: GraphBuilder, x: View, before: Sequence[int], after: Sequence[int], value: float) -> View:
+def pad(
+    b: GraphBuilder, x: View, before: Sequence[int], after: Sequence[int], value: float
+) -> View:
     """Constant padding (negative amounts crop), one amount per dimension."""
     shape = [s + lo + hi for s, lo, hi in zip(x.shape, before, after, strict=True)]
     letters, out = dim_letters(shape)
@@ -214,7 +265,9 @@ def pad(b: GraphBuilder, x: View, before: Sequence[int], after: Sequence[int], v
             where.append(letter if size != 1 else None)
         else:
             where.append(Index(((letter, 1),) if letter else (), -before[i]))
-    return b.loop("pad", letters, [Operand(x, tuple(where), value)], out, Read(0), dtypes=[x.dtype])[0]
+    return b.loop(
+        "pad", letters, [Operand(x, tuple(where), value)], out, Read(0), dtypes=[x.dtype]
+    )[0]
 
 
 def concat(b: GraphBuilder, parts: Sequence[View], dim: int, *, dtype: str | None = None) -> View:
@@ -225,7 +278,11 @@ def concat(b: GraphBuilder, parts: Sequence[View], dim: int, *, dtype: str | Non
     if len(parts) == 1:
         return parts[0]
     for part in parts[1:]:
-        same = all(p == q for i, (p, q) in enumerate(zip(part.shape, parts[0].shape, strict=True)) if i != dim)
+        same = all(
+            p == q
+            for i, (p, q) in enumerate(zip(part.shape, parts[0].shape, strict=True))
+            if i != dim
+        )
         if not same:
             raise ShapeError(f"concat: {list(part.shape)} beside {list(parts[0].shape)} on {dim}")
     shape = list(parts[0].shape)
@@ -261,9 +318,13 @@ def take(b: GraphBuilder, table: View, indices: View, dim: int) -> View:
     before, after = out[:dim], out[dim + span :]
     where_t: tuple[Where, ...] = (*before, Index(lookup=0), *after)
     return b.loop(
-        "gather", letters, [Operand(indices, where_i), Operand(table, where_t)], out, Read(1),
+        "gather",
+        letters,
+        [Operand(indices, where_i), Operand(table, where_t)],
+        out,
+        Read(1),
         dtypes=[table.dtype],
-    )[0]  # fmt: skip
+    )[0]
 
 
 def take_along(b: GraphBuilder, table: View, indices: View, dim: int) -> View:

@@ -1,0 +1,1 @@
+"""The six accounts of a kernel, and what they are derived from."""

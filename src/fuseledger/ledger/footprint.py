@@ -17,6 +17,8 @@ ACCUMULATOR_BYTES = 4
 """Reductions accumulate in fp32."""
 LOOP_POINTS = 64
 """Points of the in-block loops that a block works on at once, where nothing must be whole."""
+LOOP = "loop"
+"""Stands for the in-block loops among the extents of what is held."""
 STEP_BYTES = 64
 """Bytes along the reduced axis that one pipeline stage of a contraction loads of each row."""
 FRAGMENT = 8 * 4 * WARP_THREADS
@@ -71,7 +73,7 @@ class Footprint:
         """Fill in everything of the price that R5 decides."""
         self._hold(price, regions)
         price.staged_bytes = sum(
-            (prod(self._extents(side, regions[i], price.tiles, _NONE)) * step * bits + 7) // 8
+            (_elements(self._extents(side, regions[i], price.tiles, _NONE)) * step * bits + 7) // 8
             for i, side, step, bits in self._operands
         )
         self._place(price)
@@ -85,7 +87,7 @@ class Footprint:
             carried = nest.carried.get(name, _NONE) if owning else _NONE
             through = nest.held_through.get(name, _NONE)
             extents = self._extents(axes, regions[i], price.tiles, carried | through)
-            elements = prod(extents)
+            elements = _elements(extents)
             if carried or through or accumulates:
                 in_registers = through or not carried
                 price.held.append(
@@ -102,7 +104,7 @@ class Footprint:
             for name, i, access, bits in self._owned_inputs:
                 axes = nest.carried[name]
                 extents = self._extents(access.axes, regions[i], price.tiles, axes)
-                elements = prod(extents)
+                elements = _elements(extents)
                 price.held.append(
                     Held(
                         name=name,
@@ -119,20 +121,20 @@ class Footprint:
         region: dict[str, int],
         tiles: dict[str, int],
         whole: frozenset[str],
-    ) -> tuple[int, ...]:
+    ) -> tuple[tuple[str, int], ...]:
         """Elements held along each of `names`; in-block loops together hold LOOP_POINTS at most."""
         nest = self.nest
-        extents: list[int] = []
+        extents: list[tuple[str, int]] = []
         looped = 1
         for name in names:
             extent = region[name]
             tiled = name in tiles and name not in nest.split_axes
             if name in whole or tiled or (name not in tiles and extent < nest.sizes[name]):
-                extents.append(extent)
+                extents.append((name, extent))
             else:
                 looped *= extent
         if looped > 1:
-            extents.append(min(looped, LOOP_POINTS))
+            extents.append((LOOP, min(looped, LOOP_POINTS)))
         return tuple(extents)
 
     def _place(self, price: Price) -> None:
@@ -158,10 +160,11 @@ class Footprint:
             else:
                 left = [f"{((room_registers or 0) - registers) // 1024} KB of registers"]
                 if item.shared_bytes is not None:
-                    left.append(f"{max(0, (room_shared or 0) - shared) // 1024} KB of shared memory")
-                need = item.shared_bytes or item.register_bytes
+                    left.append(
+                        f"{max(0, (room_shared or 0) - shared) // 1024} KB of shared memory"
+                    )
                 reason = (
-                    f"{item.name} needs {item.words} = {need / 1024:,.0f} KB a block; "
+                    f"{item.name} needs {item.words} = {item.bytes / 1024:,.0f} KB a block; "
                     f"{' and '.join(left)} are left"
                 )
                 price.vetoes += (("capacity", reason),)
@@ -205,3 +208,10 @@ class Footprint:
 
 
 _NONE: frozenset[str] = frozenset()
+
+
+def _elements(extents: tuple[tuple[str, int], ...]) -> int:
+    total = 1
+    for _, extent in extents:
+        total *= extent
+    return total

@@ -1,10 +1,10 @@
-"""The ledger: the six accounts of every kernel of a plan, in figures and words, and their totals."""
+"""The ledger: the six accounts of every kernel of a plan, in figures and words, and totals."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from fuseledger.clock.time import Time
 from fuseledger.devices import Device
 from fuseledger.graph.graph import Graph
 from fuseledger.ledger.account import Account, Provenance, format_bytes, format_kib
@@ -12,6 +12,9 @@ from fuseledger.ledger.declared import declared_accounts
 from fuseledger.ledger.kernel import Kernel
 from fuseledger.ledger.nest import Nest
 from fuseledger.ledger.price import WARP_THREADS, Price, external_bytes
+
+if TYPE_CHECKING:
+    from fuseledger.clock.time import Time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,9 +84,14 @@ def kernel_ledger(
     if nest.is_declared:
         accounts |= declared_accounts(nest, price, device)
     return KernelLedger(
-        name=name, kernel=kernel, ops=tuple(op.name for op in ops), label=label_of(graph, kernel.ops),
-        accounts=accounts, time=time, price=price,
-    )  # fmt: skip
+        name=name,
+        kernel=kernel,
+        ops=tuple(op.name for op in ops),
+        label=label_of(graph, kernel.ops),
+        accounts=accounts,
+        time=time,
+        price=price,
+    )
 
 
 def label_of(graph: Graph, positions: tuple[int, ...]) -> str:
@@ -92,7 +100,13 @@ def label_of(graph: Graph, positions: tuple[int, ...]) -> str:
     for i in positions:
         op = graph.ops[i]
         word = op.label if op.label and len(positions) > 1 else op.title
-        if op.label and op.label != "attention" and word == op.label and words and words[-1] == word:
+        if (
+            op.label
+            and op.label != "attention"
+            and word == op.label
+            and words
+            and words[-1] == word
+        ):
             continue
         words.append(word)
     merged: list[tuple[str, int]] = []
@@ -105,14 +119,18 @@ def label_of(graph: Graph, positions: tuple[int, ...]) -> str:
 
 
 def _traffic(graph: Graph, nest: Nest, price: Price) -> Account:
-    reads = [f"{name} {format_bytes(count)}" for name, count in external_bytes(nest).items() if count]
+    reads = [
+        f"{name} {format_bytes(count)}" for name, count in external_bytes(nest).items() if count
+    ]
     writes = [f"{name} {format_bytes(graph.tensors[name].bytes)}" for name in nest.outputs]
     words = f"read {' + '.join(reads) or 'nothing'}, write {' + '.join(writes) or 'nothing'}"
     if price.walks > 1:
         words += f"; carried tensors are walked {price.walks} times"
     if price.partial_bytes:
         words += f"; partials {format_bytes(price.partial_bytes)}"
-    return Account(value=price.dram_bytes, unit="bytes", derivation=words, provenance=_provenance(nest))
+    return Account(
+        value=price.dram_bytes, unit="bytes", derivation=words, provenance=_provenance(nest)
+    )
 
 
 def _provenance(nest: Nest) -> Provenance:
@@ -141,9 +159,13 @@ def _registers(nest: Nest, price: Price, device: Device) -> Account:
     if price.spill_bytes:
         words += f"; {price.spill_bytes} B a thread spill"
     return Account(
-        value=price.registers, unit="registers per thread", derivation=words,
-        provenance=_provenance(nest), limit=limit, veto=veto,
-    )  # fmt: skip
+        value=price.registers,
+        unit="registers per thread",
+        derivation=words,
+        provenance=_provenance(nest),
+        limit=limit,
+        veto=veto,
+    )
 
 
 def _capacity(price: Price, device: Device, vetoes: dict[str, str]) -> Account:
@@ -151,17 +173,23 @@ def _capacity(price: Price, device: Device, vetoes: dict[str, str]) -> Account:
     if price.staged_bytes:
         parts.append(f"operands {format_kib(price.staged_bytes)} × {price.stages} stages")
     held = sorted(price.held, key=lambda item: -item.register_bytes)
-    parts += [f"{item.name} {item.words} in {item.holder}" for item in held if item.register_bytes >= 1024]
+    parts += [
+        f"{item.name} {item.words} in {item.holder}" for item in held if item.register_bytes >= 1024
+    ]
     return Account(
-        value=price.shared_bytes, unit="bytes of shared memory per block",
+        value=price.shared_bytes,
+        unit="bytes of shared memory per block",
         derivation="; ".join(parts) or "nothing is held beyond registers",
-        limit=device.shared_memory_per_block_bytes, veto=vetoes.get("capacity"),
-    )  # fmt: skip
+        limit=device.shared_memory_per_block_bytes,
+        veto=vetoes.get("capacity"),
+    )
 
 
 def _parallelism(nest: Nest, price: Price, device: Device, vetoes: dict[str, str]) -> Account:
     if nest.is_declared:
-        return Account(value=0, unit="blocks", derivation="no grid is declared", provenance="declared")
+        return Account(
+            value=0, unit="blocks", derivation="no grid is declared", provenance="declared"
+        )
     factors = [
         f"⌈{nest.sizes[name]}/{tile}⌉"
         for name, tile in price.tiles.items()
@@ -175,7 +203,11 @@ def _parallelism(nest: Nest, price: Price, device: Device, vetoes: dict[str, str
         if price.blocks < sms and "parallelism" not in vetoes:
             words += "; the kernel is too small to fill any machine"
     return Account(
-        value=price.blocks, unit="blocks", derivation=words, limit=sms, veto=vetoes.get("parallelism")
+        value=price.blocks,
+        unit="blocks",
+        derivation=words,
+        limit=sms,
+        veto=vetoes.get("parallelism"),
     )
 
 
@@ -187,6 +219,8 @@ def _epilogue(price: Price, vetoes: dict[str, str]) -> Account:
         share = price.extra_flops / max(1.0, price.work_once)
         parts.append(f"{price.extra_flops / 1e9:.3g} GFLOP computed again ({share:.1%})")
     return Account(
-        value=price.partial_bytes, unit="bytes", derivation="; ".join(parts) or "no new work",
+        value=price.partial_bytes,
+        unit="bytes",
+        derivation="; ".join(parts) or "no new work",
         veto=vetoes.get("epilogue"),
-    )  # fmt: skip
+    )

@@ -60,9 +60,14 @@ def analyse(graph: Graph, positions: tuple[int, ...]) -> Nest:
     """The nest of the ops at `positions` (ascending)."""
     ops = {i: graph.ops[i] for i in positions}
     nest = Nest(
-        graph=graph, positions=positions, ops=ops, edges=[], external={}, outputs=[],
+        graph=graph,
+        positions=positions,
+        ops=ops,
+        edges=[],
+        external={},
+        outputs=[],
         sizes={a.name: a.size for op in ops.values() for a in op.axes},
-    )  # fmt: skip
+    )
     made = {w.tensor: i for i, op in ops.items() for w in op.writes}
     _connect(nest, made)
     if len(positions) > 1 and any(op.is_opaque for op in ops.values()):
@@ -150,9 +155,7 @@ def _carry(nest: Nest) -> None:
     for name, reads in nest.external.items():
         if len(reads) > 1:
             for axis in reads[0][1].axes:
-                seen = {
-                    passes[i].get(axis, 0) for i, access in reads if axis in access.axes
-                }
+                seen = {passes[i].get(axis, 0) for i, access in reads if axis in access.axes}
                 if len(seen) > 1:
                     _add(nest.carried, name, {axis})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import prod
 
 from fuseledger.graph.reach import touched_elements
 from fuseledger.graph.tensor import dtype_bytes
@@ -19,19 +20,21 @@ class Held:
     register_bytes: int
     shared_bytes: int | None
     """Bytes where it is kept in shared memory; None: an accumulator, registers only."""
-    extents: tuple[int, ...]
-    """The product behind the bytes: 1024·32 elements."""
+    extents: tuple[tuple[str, int], ...]
+    """(axis, elements held along it); `loop` for the points of in-block loops."""
     holder: str = "registers"
 
     @property
     def words(self) -> str:
         """The product in words: `1024·32·4 B`."""
-        elements = 1
-        for extent in self.extents:
-            elements *= extent
-        held = self.register_bytes if self.shared_bytes is None else self.shared_bytes
-        factors = [str(extent) for extent in self.extents if extent > 1]
-        return "·".join([*factors, f"{held / max(elements, 1):g} B"])
+        elements = prod(extent for _, extent in self.extents)
+        factors = [str(extent) for _, extent in self.extents if extent > 1]
+        return "·".join([*factors, f"{self.bytes / max(elements, 1):g} B"])
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that have to find room: as stored where shared memory may hold it."""
+        return self.register_bytes if self.shared_bytes is None else self.shared_bytes
 
 
 @dataclass(slots=True, kw_only=True)

@@ -112,9 +112,13 @@ class Pricer:
         counts = {name: -(-sizes[name] // tile) for name, tile in tiles.items()}
         regions = self.regions(tiles)
         price = Price(
-            tiles=tiles, walks=walks, blocks=prod(counts.values()), read_bytes=self.read_bytes,
-            write_bytes=self.write_bytes, stages=stages,
-        )  # fmt: skip
+            tiles=tiles,
+            walks=walks,
+            blocks=prod(counts.values()),
+            read_bytes=self.read_bytes,
+            write_bytes=self.write_bytes,
+            stages=stages,
+        )
         if walks > 1:
             price.read_bytes += (walks - 1) * sum(self.read_once[name] for name in self.rewalked)
         self._work(price, regions, counts)

@@ -58,7 +58,7 @@ def _contiguous(pricer: Pricer) -> dict[str, int]:
     least: dict[str, int] = {}
     for access in (*reads, *writes):
         axis = access.index[-1].axis if access.index else None
-        if axis in nest.open_axes and axis is not None:
+        if axis is not None and axis in nest.open_axes:
             tensor = pricer.tensors[access.tensor]
             elements = max(1, sector * tensor.elements // max(1, tensor.bytes))
             least[axis] = max(least.get(axis, 1), min(elements, nest.sizes[axis]))

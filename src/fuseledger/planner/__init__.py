@@ -1,0 +1,1 @@
+"""Which ops share a kernel, and under which schedule."""

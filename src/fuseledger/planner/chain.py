@@ -52,7 +52,11 @@ class Chain:
         if len(penalties) != 1 or any("grid" in d or "launches" in d for d in declared):
             return None
         external = [
-            sum(graph.tensors[r.tensor].bytes for r in op.reads if graph.tensors[r.tensor].is_external)
+            sum(
+                graph.tensors[r.tensor].bytes
+                for r in op.reads
+                if graph.tensors[r.tensor].is_external
+            )
             for op in graph.ops
         ]
         out = np.array([graph.tensors[op.writes[0].tensor].bytes for op in graph.ops], np.int64)
@@ -74,10 +78,10 @@ class Chain:
         moved = self.inner[start] + self.external[last + 1] - self.external[start] + self.out[last]
         flops = self.flops[last + 1] - self.flops[start]
         live = self.registers[last + 1] - self.registers[start]
-        memory_us = moved / device.require("stream_gbs") / 1e3
+        memory_us: Vector = moved / device.require("stream_gbs") / 1e3
         limit = device.registers_per_thread_max
         if limit is not None:
-            memory_us = np.where(live > limit, memory_us * self.spill_penalty, memory_us)
+            memory_us = memory_us * np.where(live > limit, self.spill_penalty, 1.0)
         compute_us = flops / device.peak_for("fp16", matrix=True) * 1e6
         return moved, np.maximum(memory_us, compute_us) + device.launch_us("queued")
 
@@ -90,7 +94,9 @@ def best_cut(graph: Graph, device: Device, cost: Cost | None = None) -> list[int
     """
     chain = Chain.of(graph)
     if chain is None:
-        raise CutError(f"{graph.name} is no chain of declared ops: each must read the one before it")
+        raise CutError(
+            f"{graph.name} is no chain of declared ops: each must read the one before it"
+        )
     return cut_chain(chain, device, cost)[0]
 
 

@@ -11,12 +11,17 @@ from fuseledger.errors import InputError
 from fuseledger.ledger.account import format_bytes
 from fuseledger.planner.plan import Planned
 
-TIME_ACCOUNTS = ("launches", "traffic", "compute", "latency", "spills")
-"""What a kernel's time is made of: its launch, the one term that it waits for, and what is added."""
+TIME_ACCOUNTS: tuple[str, ...] = ("launches", "traffic", "compute", "latency", "spills")
+"""What a kernel's time is made of: its launch, the term that it waits for, and what is added."""
 
 _ACCOUNT_OF = {
-    "dram": "traffic", "l2": "traffic", "matrix": "compute", "lanes": "compute", "special": "compute",
-}  # fmt: skip
+    "dram": "traffic",
+    "l2": "traffic",
+    "matrix": "compute",
+    "lanes": "compute",
+    "special": "compute",
+}
+"""Term of the clock → account."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +125,7 @@ def _row(plan: Planned) -> CutRow:
         time_us=plan.totals.time_us,
         time_by_account={name: sum(split[name] for split in splits) for name in TIME_ACCOUNTS},
         intermediates=crossing,
-        vetoes=tuple(f"{k.label}: {account}, {why}" for k in plan.kernels for account, why in k.vetoes),
+        vetoes=tuple(f"{k.label}: {name}, {why}" for k in plan.kernels for name, why in k.vetoes),
     )  # fmt: skip
 
 
@@ -166,10 +171,9 @@ def _why_equal(one: CutRow, two: CutRow) -> str:
     a, b = (sorted(size for _, size in row.intermediates) for row in (one, two))
     if a != b:
         return "what one keeps on chip, the other saves elsewhere"
-    names = (" and ".join(n for n, _ in row.intermediates) or "none" for row in (one, two))
     if not a:
         return "neither writes an intermediate to memory"
-    plural = "intermediate" if len(a) == 1 else "intermediates"
-    return (
-        f"each writes and reads {len(a)} {plural} of {format_bytes(sum(a))} ({' against '.join(names)})"
-    )
+    names = (" and ".join(name for name, _ in row.intermediates) for row in (one, two))
+    count = "1 intermediate" if len(a) == 1 else f"{len(a)} intermediates"
+    which = " against ".join(names)
+    return f"each writes and reads {count} of {format_bytes(sum(a))} ({which})"

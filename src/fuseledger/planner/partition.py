@@ -19,7 +19,7 @@ Cost = Callable[[tuple[int, ...]], float | None]
 MAX_OPS = 10
 MAX_CANDIDATES = 50_000
 EXHAUSTIVE = 2_000
-"""Candidates up to which every convex set is grown."""
+"""Distinct structures up to which every convex set is grown."""
 PROMISING = 6
 """Beyond, sets of each size that are grown further from each first op: those that save most over
 their ops apart."""
@@ -96,9 +96,17 @@ class Candidates:
 
 
 def enumerate_candidates(
-    graph: Graph, cost: Cost, *, max_ops: int = MAX_OPS, limit: int = MAX_CANDIDATES
+    graph: Graph,
+    cost: Cost,
+    *,
+    max_ops: int = MAX_OPS,
+    limit: int = MAX_CANDIDATES,
+    distinct: Callable[[], int] | None = None,
 ) -> Candidates:
-    """All convex connected sets of up to `max_ops` ops with a cost, smallest first."""
+    """All convex connected sets of up to `max_ops` ops with a cost, smallest first.
+
+    `distinct` tells how many structures have been priced so far: equal layers count once.
+    """
     reach, near = Reach.of(graph), neighbours(graph)
     barriers = sum(1 << i for i, op in enumerate(graph.ops) if op.is_opaque)
     found: dict[int, float] = {}
@@ -112,7 +120,7 @@ def enumerate_candidates(
     capped = promising_only = False
     for _ in range(max_ops - 1):
         grown: dict[int, tuple[int, int, int]] = {}
-        if len(found) > EXHAUSTIVE:
+        if (distinct() if distinct else len(found)) > EXHAUSTIVE:
             promising_only = True
             layer = _promising(found, layer)
         for mask, (above, below, around) in layer.items():
@@ -230,7 +238,9 @@ def _down_sets(
     if candidates.capped:
         cut.append(f"candidates capped at {len(candidates.cost):,}")
     if candidates.promising_only and not candidates.capped:
-        cut.append(f"beyond {EXHAUSTIVE:,} candidates the {PROMISING} best groups of a size and first op were grown")
+        cut.append(
+            f"beyond {EXHAUSTIVE:,} structures the {PROMISING} best groups of a size and first op were grown"
+        )
     return Partition(groups, best[full][0], not cut, len(candidates.cost), states, cut)
 
 

@@ -13,7 +13,13 @@ from fuseledger.graph.graph import Graph
 from fuseledger.ledger.kernel import Plan, check_legal
 from fuseledger.ledger.ledger import KernelLedger, Totals, kernel_ledger
 from fuseledger.ledger.nest import analyse
-from fuseledger.planner.partition import MAX_CANDIDATES, MAX_OPS, Partition, enumerate_candidates, partition
+from fuseledger.planner.partition import (
+    MAX_CANDIDATES,
+    MAX_OPS,
+    Partition,
+    enumerate_candidates,
+    partition,
+)
 from fuseledger.planner.schedules import Choice, Objective, ScheduleSearch
 
 TIE = 1e-6
@@ -70,9 +76,12 @@ def make_plan(graph: Graph, device: Device, options: PlanOptions | None = None) 
     if found is not None:
         return _finish(graph, device, options, search, found, started)
     candidates = enumerate_candidates(
-        graph, lambda group: candidate_cost(search, group),
-        max_ops=options.max_ops, limit=options.max_candidates,
-    )  # fmt: skip
+        graph,
+        lambda group: candidate_cost(search, group),
+        max_ops=options.max_ops,
+        limit=options.max_candidates,
+        distinct=lambda: search.searched,
+    )
     found = partition(graph, candidates)
     return _finish(graph, device, options, search, found, started)
 
@@ -90,12 +99,17 @@ def _cut_chain(graph: Graph, device: Device, options: PlanOptions) -> Partition 
     if chain is None:
         return None
     by_bytes = options.objective == "bytes"
-    lengths, cost = cut_chain(chain, device, (lambda moved, us: moved + TIE * us) if by_bytes else None)
+    lengths, cost = cut_chain(
+        chain, device, (lambda moved, us: moved + TIE * us) if by_bytes else None
+    )
     count = len(chain)
     return Partition(
-        cut_groups(graph, lengths), cost, optimal=True, candidates=count * (count + 1) // 2,
+        cut_groups(graph, lengths),
+        cost,
+        optimal=True,
+        candidates=count * (count + 1) // 2,
         states=count + 1,
-    )  # fmt: skip
+    )
 
 
 def plan_of_groups(
@@ -153,7 +167,9 @@ def candidate_cost(search: ScheduleSearch, group: tuple[int, ...]) -> float | No
     When time is minimised a short grid and repeated work are priced by the clock and veto nothing.
     """
     choice = search.choose(group)
-    if len(group) > 1 and (math.isinf(choice.time_us) or any(_vetoes(search, v[0]) for v in choice.vetoes)):
+    if len(group) > 1 and (
+        math.isinf(choice.time_us) or any(_vetoes(search, v[0]) for v in choice.vetoes)
+    ):
         return None
     return choice_cost(choice, search.objective)
 
@@ -163,24 +179,35 @@ def _vetoes(search: ScheduleSearch, account: str) -> bool:
 
 
 def _finish(
-    graph: Graph, device: Device, options: PlanOptions, search: ScheduleSearch, found: Partition,
+    graph: Graph,
+    device: Device,
+    options: PlanOptions,
+    search: ScheduleSearch,
+    found: Partition,
     started: float,
-) -> Planned:  # fmt: skip
+) -> Planned:
     check_legal(graph, found.groups)
     ledgers = tuple(
         ledger_of(search, group, f"k{number}") for number, group in enumerate(found.groups, start=1)
     )
     singles = [search.choose((i,)) for i in range(len(graph.ops))]
     baseline = Totals(
-        kernels=len(singles), bytes=sum(c.bytes for c in singles),
-        launches=sum(c.launches for c in singles), time_us=sum(c.time_us for c in singles),
-    )  # fmt: skip
+        kernels=len(singles),
+        bytes=sum(c.bytes for c in singles),
+        launches=sum(c.launches for c in singles),
+        time_us=sum(c.time_us for c in singles),
+    )
     return Planned(
-        graph=graph, device=device, options=options,
-        plan=Plan(graph=graph, kernels=tuple(k.kernel for k in ledgers)), kernels=ledgers,
-        baseline=baseline, partition=found, search=search,
+        graph=graph,
+        device=device,
+        options=options,
+        plan=Plan(graph=graph, kernels=tuple(k.kernel for k in ledgers)),
+        kernels=ledgers,
+        baseline=baseline,
+        partition=found,
+        search=search,
         seconds=clock_time.perf_counter() - started,
-    )  # fmt: skip
+    )
 
 
 def ledger_of(search: ScheduleSearch, group: tuple[int, ...], name: str) -> KernelLedger:

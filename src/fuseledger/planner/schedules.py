@@ -19,9 +19,9 @@ from fuseledger.devices import Device
 from fuseledger.graph.graph import Graph
 from fuseledger.graph.op import Access
 from fuseledger.ledger.declared import declared_price
+from fuseledger.ledger.footprint import LOOP_POINTS
 from fuseledger.ledger.kernel import AxisSchedule, Kernel, Schedule
 from fuseledger.ledger.nest import Nest, analyse
-from fuseledger.ledger.footprint import LOOP_POINTS
 from fuseledger.ledger.price import Price, external_bytes
 from fuseledger.ledger.pricer import Pricer
 from fuseledger.ledger.tiles import TileLimits
@@ -104,13 +104,29 @@ class ScheduleSearch:
                 continue
             if tile is None:
                 owned = name in carried and price.walks == 1
-                axes.append((name, AxisSchedule("whole" if owned else "loop", size if owned else min(size, LOOP_POINTS))))
+                axes.append(
+                    (
+                        name,
+                        AxisSchedule(
+                            "whole" if owned else "loop", size if owned else min(size, LOOP_POINTS)
+                        ),
+                    )
+                )
             elif name in nest.split_axes:
                 parts = -(-size // tile)
-                axes.append((name, AxisSchedule("split", parts) if parts > 1 else AxisSchedule("loop", min(size, LOOP_POINTS))))
+                axes.append(
+                    (
+                        name,
+                        AxisSchedule("split", parts)
+                        if parts > 1
+                        else AxisSchedule("loop", min(size, LOOP_POINTS)),
+                    )
+                )
             else:
                 axes.append((name, AxisSchedule("grid", tile)))
-        schedule = Schedule(axes=tuple(axes), warps=price.warps, stages=price.stages, walks=price.walks)
+        schedule = Schedule(
+            axes=tuple(axes), warps=price.warps, stages=price.stages, walks=price.walks
+        )
         return Kernel(ops=positions, schedule=schedule)
 
     # -- the search ------------------------------------------------------------------------
@@ -139,9 +155,14 @@ class ScheduleSearch:
         time = self.clock.time(price)
         tiles = tuple(price.tiles.get(name) for name in nest.sizes)
         return Choice(
-            price.dram_bytes, price.launches, time.total_us, tiles, price.walks,
-            self._vetoes(price), not_owned,
-        )  # fmt: skip
+            price.dram_bytes,
+            price.launches,
+            time.total_us,
+            tiles,
+            price.walks,
+            self._vetoes(price),
+            not_owned,
+        )
 
     def _side_by_side(self, nest: Nest, parts: list[tuple[int, ...]]) -> Choice:
         """Ops that share inputs but no intermediate run as one grid, block ranges side by side."""
@@ -149,9 +170,13 @@ class ScheduleSearch:
         vetoes = tuple(v for choice in choices for v in choice.vetoes if v[0] != "parallelism")
         price = self._combined(nest, None)[0]
         return Choice(
-            price.dram_bytes, price.launches, self.clock.time(price).total_us, (), 1,
+            price.dram_bytes,
+            price.launches,
+            self.clock.time(price).total_us,
+            (),
+            1,
             vetoes + tuple(v for v in self._vetoes(price) if v not in vetoes),
-        )  # fmt: skip
+        )
 
     def _combined(self, nest: Nest, choice: Choice | None) -> tuple[Price, Time]:
         parts = components(nest)
@@ -213,7 +238,7 @@ class ScheduleSearch:
             for name in nest.open_axes:
                 tile, size = step[name], nest.sizes[name]
                 for other in (tile * 2, tile // 2 if name in nest.split_axes else 0):
-                    if not 1 <= min(other, size) or min(other, size) == tile:
+                    if not min(other, size) >= 1 or min(other, size) == tile:
                         continue
                     if other < tile and not limits.allows({**step, name: other}):
                         continue
@@ -231,7 +256,11 @@ def _widen(nest: Nest, tiles: dict[str, int], blocks: int) -> None:
         grid = prod(-(-nest.sizes[name] // tile) for name, tile in tiles.items())
         if points >= POINTWISE_TILE * grid:
             return
-        growing = [n for n in reversed(nest.open_axes) if tiles[n] < nest.sizes[n] and n not in nest.split_axes]
+        growing = [
+            n
+            for n in reversed(nest.open_axes)
+            if tiles[n] < nest.sizes[n] and n not in nest.split_axes
+        ]
         if not growing or grid < 2 * blocks:
             return
         name = growing[0]
@@ -245,20 +274,27 @@ def _merge(nest: Nest, parts: list[tuple[int, ...]], prices: list[Price]) -> Pri
     again -= sum(op.flops + op.special_ops for op in nest.ops.values())
     first = prices[0]
     merged = Price(
-        tiles={n: t for p in prices for n, t in p.tiles.items()}, walks=max(p.walks for p in prices),
+        tiles={n: t for p in prices for n, t in p.tiles.items()},
+        walks=max(p.walks for p in prices),
         blocks=sum(p.blocks for p in prices),
         read_bytes=sum(p.read_bytes for p in prices) - max(0, shared),
         write_bytes=sum(nest.graph.tensors[name].bytes for name in nest.outputs),
-        partial_bytes=sum(p.partial_bytes for p in prices), parts=max(p.parts for p in prices),
-        l2_bytes=sum(p.l2_bytes for p in prices), special_ops=sum(p.special_ops for p in prices),
-        extra_flops=sum(p.extra_flops for p in prices) + again, held=max(prices, key=lambda p: p.register_bytes).held,
-        staged_bytes=max(p.staged_bytes for p in prices), shared_bytes=max(p.shared_bytes for p in prices),
-        register_bytes=max(p.register_bytes for p in prices), stages=first.stages,
-        warps=max(p.warps for p in prices), registers=max(p.registers for p in prices),
+        partial_bytes=sum(p.partial_bytes for p in prices),
+        parts=max(p.parts for p in prices),
+        l2_bytes=sum(p.l2_bytes for p in prices),
+        special_ops=sum(p.special_ops for p in prices),
+        extra_flops=sum(p.extra_flops for p in prices) + again,
+        held=max(prices, key=lambda p: p.register_bytes).held,
+        staged_bytes=max(p.staged_bytes for p in prices),
+        shared_bytes=max(p.shared_bytes for p in prices),
+        register_bytes=max(p.register_bytes for p in prices),
+        stages=first.stages,
+        warps=max(p.warps for p in prices),
+        registers=max(p.registers for p in prices),
         spill_bytes=max(p.spill_bytes for p in prices),
         launches=1 + sum(p.launches - 1 for p in prices),
         blocks_per_sm=min(p.blocks_per_sm for p in prices),
-    )  # fmt: skip
+    )
     for price in prices:
         for key, flops in price.flops.items():
             merged.flops[key] = merged.flops.get(key, 0.0) + flops
@@ -322,7 +358,14 @@ def signature(nest: Nest) -> object:
             tensor.dtype,
             tensor.role == "output",
             tuple(
-                (axis(t.name), t.size, i.offset, i.divisor, i.lookup, tuple((axis(n), s) for n, s in i.terms))
+                (
+                    axis(t.name),
+                    t.size,
+                    i.offset,
+                    i.divisor,
+                    i.lookup,
+                    tuple((axis(n), s) for n, s in i.terms),
+                )
                 for t, i in zip(tensor.axes, a.index, strict=True)
             ),
         )

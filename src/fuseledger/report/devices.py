@@ -67,13 +67,15 @@ def _number(value: float | None) -> str:
 def device_table(page: Page, device: Device) -> None:
     """One row a figure: its value, its source, and the note that goes with it."""
     figures = device.figures.flat()
-    page.line(f"{device.name}: {device.title}, {device.arch}, {plural(len(figures), 'figure')}", "bold")
+    page.line(
+        f"{device.name}: {device.title}, {device.arch}, {plural(len(figures), 'figure')}", "bold"
+    )
     page.blank()
     page.table(
         _FIGURES,
         [
-            Row((name, f"{figure.value:,}", figure.source + (f"; {figure.note}" if figure.note else "")))
-            for name, figure in figures.items()
+            Row((name, f"{each.value:,}", "; ".join(filter(None, (each.source, each.note)))))
+            for name, each in figures.items()
         ],
     )
 

@@ -17,10 +17,10 @@ Number = int | float
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What all parts of the document have in common: fixed fields, all of them present."""
+    """A part of a document: fixed fields. Its children say `frozen` again for type checkers."""
 
 
-class OpPart(Part):
+class OpPart(Part, frozen=True, kw_only=True):
     """One op of the graph."""
 
     name: str
@@ -35,7 +35,7 @@ class OpPart(Part):
     special_ops: int
 
 
-class TensorPart(Part):
+class TensorPart(Part, frozen=True, kw_only=True):
     """One tensor of the graph."""
 
     name: str
@@ -45,7 +45,7 @@ class TensorPart(Part):
     bytes: int
 
 
-class GraphPart(Part):
+class GraphPart(Part, frozen=True, kw_only=True):
     """What was planned."""
 
     name: str
@@ -56,7 +56,7 @@ class GraphPart(Part):
     notes: list[str]
 
 
-class DevicePart(Part):
+class DevicePart(Part, frozen=True, kw_only=True):
     """The GPU that it was planned for."""
 
     name: str
@@ -64,7 +64,7 @@ class DevicePart(Part):
     arch: str
 
 
-class OptionsPart(Part):
+class OptionsPart(Part, frozen=True, kw_only=True):
     """How it was planned."""
 
     optimise: Literal["time", "bytes"]
@@ -72,7 +72,7 @@ class OptionsPart(Part):
     tf32: bool
 
 
-class AccountPart(Part):
+class AccountPart(Part, frozen=True, kw_only=True):
     """One account of one kernel."""
 
     value: Number
@@ -83,7 +83,7 @@ class AccountPart(Part):
     veto: str | None
 
 
-class AccountsPart(Part):
+class AccountsPart(Part, frozen=True, kw_only=True):
     """The six accounts of one kernel."""
 
     traffic: AccountPart
@@ -94,7 +94,7 @@ class AccountsPart(Part):
     epilogue: AccountPart
 
 
-class AxisPart(Part):
+class AxisPart(Part, frozen=True, kw_only=True):
     """What becomes of one axis in a kernel."""
 
     name: str
@@ -103,7 +103,7 @@ class AxisPart(Part):
     tile: int
 
 
-class SchedulePart(Part):
+class SchedulePart(Part, frozen=True, kw_only=True):
     """How a kernel walks its axes."""
 
     axes: list[AxisPart]
@@ -113,14 +113,14 @@ class SchedulePart(Part):
     walks: int
 
 
-class TermPart(Part):
+class TermPart(Part, frozen=True, kw_only=True):
     """Time that one resource would need by itself."""
 
     name: str
     time_us: float
 
 
-class TimePart(Part):
+class TimePart(Part, frozen=True, kw_only=True):
     """What the clock adds up: launch + the greatest of `terms` + latency + spill."""
 
     launch_us: float
@@ -130,7 +130,7 @@ class TimePart(Part):
     bound: str
 
 
-class WorkPart(Part):
+class WorkPart(Part, frozen=True, kw_only=True):
     """What a kernel computes and loads: what the clock divides by the device's rates."""
 
     flops: dict[str, float]
@@ -139,7 +139,7 @@ class WorkPart(Part):
     l2_bytes: int
 
 
-class KernelPart(Part):
+class KernelPart(Part, frozen=True, kw_only=True):
     """One kernel with its accounts and its time."""
 
     name: str
@@ -152,7 +152,7 @@ class KernelPart(Part):
     time: TimePart
 
 
-class TotalsPart(Part):
+class TotalsPart(Part, frozen=True, kw_only=True):
     """Sums over kernels."""
 
     kernels: int
@@ -161,7 +161,7 @@ class TotalsPart(Part):
     time_us: float
 
 
-class PlanPart(Part):
+class PlanPart(Part, frozen=True, kw_only=True):
     """The plan: kernels in an order in which they can run."""
 
     kernels: list[KernelPart]
@@ -169,7 +169,7 @@ class PlanPart(Part):
     status: str
 
 
-class EdgePart(Part):
+class EdgePart(Part, frozen=True, kw_only=True):
     """A tensor, the op that makes it, and the ops that read it."""
 
     tensor: str
@@ -177,14 +177,14 @@ class EdgePart(Part):
     consumers: list[str]
 
 
-class AlternativePart(Part):
+class AlternativePart(Part, frozen=True, kw_only=True):
     """What the other choice would add; None where it cannot run."""
 
     bytes_delta: int | None
     time_delta_us: float | None
 
 
-class VerdictPart(Part):
+class VerdictPart(Part, frozen=True, kw_only=True):
     """Why one edge was fused or cut."""
 
     edge: EdgePart
@@ -196,7 +196,7 @@ class VerdictPart(Part):
     flips: list[str]
 
 
-class CutPart(Part):
+class CutPart(Part, frozen=True, kw_only=True):
     """One of several cuts that were compared."""
 
     cut: list[int]
@@ -205,14 +205,14 @@ class CutPart(Part):
     vetoes: list[str]
 
 
-class SecondsPart(Part):
+class SecondsPart(Part, frozen=True, kw_only=True):
     """How long the work took."""
 
     load: float
     plan: float
 
 
-class PlanDocument(Part, kw_only=True):
+class PlanDocument(Part, frozen=True, kw_only=True):
     """All that a plan's reports say."""
 
     schema: Literal["fuseledger/plan@1"] = PLAN_SCHEMA
@@ -228,7 +228,7 @@ class PlanDocument(Part, kw_only=True):
     seconds: SecondsPart
 
 
-class KernelDocument(Part, kw_only=True):
+class KernelDocument(Part, frozen=True, kw_only=True):
     """All that an explanation of one kernel says."""
 
     schema: Literal["fuseledger/kernel@1"] = KERNEL_SCHEMA

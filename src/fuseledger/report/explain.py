@@ -60,13 +60,15 @@ def explain_text(document: KernelDocument, page: Page) -> str:
     if document.verdicts:
         page.blank()
         page.line("edges", "bold")
-        for verdict in document.verdicts:
-            page.table(
-                _EDGE,
-                [Row((verdict.choice, edge_words(verdict)))]
-                + [Row(("", line)) for line in verdict_lines(verdict)],
-                indent=2,
+        rows = [
+            row
+            for verdict in document.verdicts
+            for row in (
+                Row((verdict.choice, edge_words(verdict))),
+                *(Row(("", line)) for line in verdict_lines(verdict)),
             )
+        ]
+        page.table(_EDGE, rows, indent=2)
     return page.text()
 
 
@@ -75,7 +77,9 @@ def account_rows(document: KernelDocument) -> list[tuple[str, str, str, str]]:
     rows: list[tuple[str, str, str, str]] = []
     for name in ACCOUNTS:
         account: AccountPart = getattr(document.kernel.accounts, name)
-        words = f"{account.derivation}; veto: {account.veto}" if account.veto else account.derivation
+        words = (
+            f"{account.derivation}; veto: {account.veto}" if account.veto else account.derivation
+        )
         rows.append((name, account_value(name, account), account.provenance, words))
     return rows
 
@@ -126,7 +130,9 @@ def verdict_lines(verdict: VerdictPart) -> list[str]:
     if delta.bytes_delta is None or delta.time_delta_us is None:
         price = f"{other}: impossible"
     else:
-        price = f"{other}: {_more(bytes_words, delta.bytes_delta)}, {_more(time_words, delta.time_delta_us)}"
+        moved = _more(bytes_words, delta.bytes_delta)
+        longer = _more(time_words, delta.time_delta_us)
+        price = f"{other}: {moved}, {longer}"
     return [
         f"{verdict.account}: {verdict.reason}",
         price,

@@ -60,9 +60,11 @@ def _in_one_unit(
 
 def three_digits(value: float) -> str:
     """Three significant digits without an exponent: 0.837, 8.82, 175, 1,998."""
-    if value >= 100:
+    if value >= 99.95:
         return f"{value:,.0f}"
-    return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 1 else f"{value:.3f}"
+    return (
+        f"{value:.1f}" if value >= 9.995 else f"{value:.2f}" if value >= 0.9995 else f"{value:.3f}"
+    )
 
 
 def times(more: float, less: float) -> str:

@@ -108,7 +108,9 @@ def _widths(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int
     while excess > 0 and flexible:
         widest = max(flexible, key=lambda i: widths[i])
         others = [widths[i] for i in flexible if i != widest]
-        target = max(NARROWEST, widths[widest] - excess, min(max(others, default=0), widths[widest] - 1))
+        target = max(
+            NARROWEST, widths[widest] - excess, min(max(others, default=0), widths[widest] - 1)
+        )
         if target >= widths[widest]:
             break
         excess -= widths[widest] - target

@@ -25,18 +25,18 @@ _ESCAPES = str.maketrans({c: f"\\{c}" for c in "\\|*_`<>[]"})
 
 def plan_markdown(summary: Summary) -> str:
     """The report of a plan."""
-    parts = [f"**{_escape(summary.headline)}**"]
+    parts = [f"**{escape(summary.headline)}**"]
     if summary.warning:
-        parts.append(_escape(summary.warning))
+        parts.append(escape(summary.warning))
     if summary.comparison:
         parts.append(
-            _table(
+            table(
                 ("cut", "bytes:", "launches:", "time:", "most registers:", "veto"),
                 summary.comparison,
             )
         )
     parts.append(
-        _table(
+        table(
             ("#:", "×:", "kernel", "blocks × tile", "bytes:", "time:", "bound", "regs:",
              "on chip:", "note"),
             [
@@ -47,26 +47,36 @@ def plan_markdown(summary: Summary) -> str:
         )
     )  # fmt: skip
     if summary.kernels_hidden:
-        parts.append(f"… {_escape(summary.kernels_hidden)}")
+        parts.append(f"… {escape(summary.kernels_hidden)}")
     parts.append(
-        _table(
+        table(
             ("", "kernels:", "launches:", "bytes:", "time:", ""),
             [(r.name, r.kernels, r.launches, r.bytes, r.time, r.remark) for r in summary.totals],
         )
     )
     if summary.cuts:
         parts.append(
-            _table(
-                ("cut", "×:", "tensor", "account", "reason"),
-                [(r.between, str(r.count), r.tensor, r.account, r.reason) for r in summary.cuts],
+            table(
+                ("cut", "×:", "tensor", "account", "why"),
+                [
+                    (r.between, str(r.count), ", ".join(r.tensors), r.account, r.reason)
+                    for r in summary.cuts
+                ],
+            )
+        )
+    if summary.fused:
+        parts.append(
+            table(
+                ("fused", "tensor", "account", "why"),
+                [(r.between, ", ".join(r.tensors), r.account, r.reason) for r in summary.fused],
             )
         )
     if summary.cuts_hidden:
-        parts.append(f"… {_escape(summary.cuts_hidden)}")
+        parts.append(f"… {escape(summary.cuts_hidden)}")
     items = [f"note: {note}" for note in summary.notes]
     if summary.barriers:
         items.insert(0, f"barriers: {summary.barriers}")
-    parts.append("\n".join(f"- {_escape(item)}" for item in [*items, f"status: {summary.status}"]))
+    parts.append("\n".join(f"- {escape(item)}" for item in [*items, f"status: {summary.status}"]))
     return "\n\n".join(parts) + "\n"
 
 
@@ -74,18 +84,18 @@ def explain_markdown(document: KernelDocument) -> str:
     """The explanation of one kernel."""
     kernel = document.kernel
     parts = [
-        f"**{_escape(explain_headline(document))}**",
-        f"Ops: {_escape(', '.join(kernel.ops))}",
-        _table(("account", "value:", "provenance", "derivation"), account_rows(document)),
+        f"**{escape(explain_headline(document))}**",
+        f"Ops: {escape(', '.join(kernel.ops))}",
+        table(("account", "value:", "provenance", "derivation"), account_rows(document)),
         f"Schedule: {schedule_words(kernel.schedule)}",
-        _table(("axis", "size:", "treatment"), axis_rows(kernel.schedule)),
-        _table(("clock", "time:", ""), clock_rows(kernel.time, kernel.time_us)),
+        table(("axis", "size:", "treatment"), axis_rows(kernel.schedule)),
+        table(("clock", "time:", ""), clock_rows(kernel.time, kernel.time_us)),
     ]
     parts += [
         "\n".join(
             [
-                f"- **{verdict.choice}** {_escape(edge_words(verdict))}",
-                *(f"  - {_escape(line)}" for line in verdict_lines(verdict)),
+                f"- **{verdict.choice}** {escape(edge_words(verdict))}",
+                *(f"  - {escape(line)}" for line in verdict_lines(verdict)),
             ]
         )
         for verdict in document.verdicts
@@ -93,15 +103,17 @@ def explain_markdown(document: KernelDocument) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table; a title that ends in `:` puts its column on the right."""
     lines = [
         [title.removesuffix(":") for title in titles],
         ["---:" if title.endswith(":") else "---" for title in titles],
-        *([_escape(cell) for cell in row] for row in rows),
+        *([escape(cell) for cell in row] for row in rows),
     ]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _escape(text: str) -> str:
+def escape(text: str) -> str:
+    """Text whose signs Markdown takes literally."""
+    """Text in which Markdown's signs stand for themselves."""
     return printable(text).translate(_ESCAPES)

@@ -59,13 +59,14 @@ class TotalRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CutRow:
-    """One edge that was cut, or several equal ones."""
+class EdgeRow:
+    """Two kernels that one might be, or two ops that are one; or several equal pairs."""
 
     count: int
     between: str
-    """Kernel numbers: `2 → 3`."""
-    tensor: str
+    """Kernel numbers, `2 → 3`; where fused, op names."""
+    tensors: tuple[str, ...]
+    """What the first of them writes for the other."""
     account: str
     reason: str
     flips: tuple[str, ...]
@@ -83,8 +84,10 @@ class Summary:
     kernels: tuple[KernelRow, ...]
     kernels_hidden: str | None
     totals: tuple[TotalRow, ...]
-    cuts: tuple[CutRow, ...]
+    cuts: tuple[EdgeRow, ...]
     cuts_hidden: str | None
+    fused: tuple[EdgeRow, ...]
+    """Why the ops share a kernel, in a plan without a cut."""
     barriers: str | None
     notes: tuple[str, ...]
     status: str
@@ -103,6 +106,7 @@ def summarise(document: PlanDocument, *, everything: bool = False) -> Summary:
         totals=_totals(document),
         cuts=cuts,
         cuts_hidden=cuts_hidden,
+        fused=() if cuts else _fused_rows(document),
         barriers=_barriers(document),
         notes=tuple(document.graph.notes),
         status=_status(document),
@@ -149,9 +153,7 @@ def _kernel_rows(
 ) -> tuple[tuple[KernelRow, ...], str | None]:
     kernels = document.plan.kernels
     grouped = len(kernels) > GROUP_FROM and not everything
-    groups = _grouped(
-        range(len(kernels)), lambda i: _kind(kernels[i]) if grouped else i
-    )
+    groups = _grouped(range(len(kernels)), lambda i: _kind(kernels[i]) if grouped else i)
     rows = [_kernel_row(kernels[members[0]], members) for members in groups]
     if everything or len(rows) <= ROWS_MAX:
         return tuple(rows), None
@@ -214,33 +216,47 @@ def _totals(document: PlanDocument) -> tuple[TotalRow, ...]:
     )  # fmt: skip
 
 
-def _cut_rows(document: PlanDocument, everything: bool) -> tuple[tuple[CutRow, ...], str | None]:
+def _cut_rows(document: PlanDocument, everything: bool) -> tuple[tuple[EdgeRow, ...], str | None]:
     kernels = document.plan.kernels
     place = {kernel.name: i for i, kernel in enumerate(kernels)}
-    functions = {op.name: op.function for op in document.graph.ops}
     cuts = [verdict for verdict in document.verdicts if verdict.choice == "cut"]
 
-    def kind(i: int) -> Hashable:
-        edge = cuts[i].edge
-        return (
-            cuts[i].account, *(functions[op] for op in (edge.producer, *edge.consumers)),
-            *(_kind(kernels[place[name]]) for name in cuts[i].kernels),
-        )  # fmt: skip
+    def same(i: int) -> Hashable:
+        return (*cuts[i].kernels, cuts[i].account, cuts[i].reason)
+
+    def alike(i: int) -> Hashable:
+        return (cuts[i].account, *(_kind(kernels[place[name]]) for name in cuts[i].kernels))
 
     grouped = len(kernels) > GROUP_FROM and not everything
-    groups = _grouped(range(len(cuts)), kind if grouped else lambda i: i)
-    rows = [_cut_row(cuts[members[0]], len(members), place) for members in groups]
+    groups = _grouped(range(len(cuts)), alike if grouped else same)
+    rows = [_cut_row([cuts[i] for i in members], place) for members in groups]
     if everything or len(rows) <= ROWS_MAX:
         return tuple(rows), None
-    left = len(cuts) - sum(row.count for row in rows[:ROWS_MAX])
+    left = sum(row.count for row in rows[ROWS_MAX:])
     return tuple(rows[:ROWS_MAX]), f"{plural(left, 'more cut')}: --all"
 
 
-def _cut_row(verdict: VerdictPart, count: int, place: dict[str, int]) -> CutRow:
-    return CutRow(
-        count=count, between=" → ".join(str(place[name] + 1) for name in verdict.kernels),
-        tensor=verdict.edge.tensor, account=verdict.account, reason=verdict.reason,
-        flips=tuple(verdict.flips),
+def _fused_rows(document: PlanDocument) -> tuple[EdgeRow, ...]:
+    return tuple(
+        EdgeRow(
+            count=1,
+            between=f"{verdict.edge.producer} → {', '.join(verdict.edge.consumers)}",
+            tensors=(verdict.edge.tensor,),
+            account=verdict.account,
+            reason=verdict.reason,
+            flips=tuple(verdict.flips),
+        )
+        for verdict in document.verdicts[:ROWS_MAX]
+    )
+
+
+def _cut_row(verdicts: list[VerdictPart], place: dict[str, int]) -> EdgeRow:
+    first = verdicts[0]
+    return EdgeRow(
+        count=len({tuple(verdict.kernels) for verdict in verdicts}),
+        between=" → ".join(str(place[name] + 1) for name in first.kernels),
+        tensors=tuple(v.edge.tensor for v in verdicts if v.kernels == first.kernels),
+        account=first.account, reason=first.reason, flips=tuple(first.flips),
     )  # fmt: skip
 
 
@@ -253,6 +269,4 @@ def _barriers(document: PlanDocument) -> str | None:
 
 def _status(document: PlanDocument) -> str:
     seconds = document.seconds
-    return (
-        f"{document.plan.status}; read in {seconds.load:.2f} s, planned in {seconds.plan:.2f} s"
-    )
+    return f"{document.plan.status}; read in {seconds.load:.2f} s, planned in {seconds.plan:.2f} s"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from fuseledger.report.layout import Column, Page, Row
 
 if TYPE_CHECKING:
-    from fuseledger.report.summary import CutRow, KernelRow, Summary, TotalRow
+    from fuseledger.report.summary import EdgeRow, KernelRow, Summary, TotalRow
 
 _KERNEL = (
     Column("#", "right", style="dim"), Column("", "right", style="cyan"),
@@ -23,7 +23,7 @@ _COMPARISON = (
     Column("cut", style="bold"), Column("bytes", "right"), Column("launches", "right"),
     Column("time", "right"), Column("most registers", "right"),
 )  # fmt: skip
-_CUT = (Column(side="right", style="cyan"), Column(style="dim"), Column(wraps=True))
+_EDGE = (Column(side="right", style="cyan"), Column("by"), Column("why", wraps=True))
 
 
 def plan_text(summary: Summary, page: Page) -> str:
@@ -40,9 +40,10 @@ def plan_text(summary: Summary, page: Page) -> str:
         page.line(f"… {summary.kernels_hidden}", "dim")
     page.blank()
     _totals(page, summary.totals)
-    if summary.cuts:
-        page.blank()
-        _cuts(page, summary.cuts)
+    for title, rows in (("cut", summary.cuts), ("fused", summary.fused)):
+        if rows:
+            page.blank()
+            _edges(page, title, rows)
     if summary.cuts_hidden:
         page.line(f"… {summary.cuts_hidden}", "dim")
     page.blank()
@@ -57,17 +58,14 @@ def plan_text(summary: Summary, page: Page) -> str:
 
 
 def _kernels(page: Page, rows: tuple[KernelRow, ...]) -> None:
-    repeats = any(row.count > 1 for row in rows)
-    columns = tuple(column for i, column in enumerate(_KERNEL) if repeats or i != 1)
-    page.table(
-        columns,
+    _repeating(
+        page,
+        _KERNEL,
         [
-            Row(
-                (
-                    str(row.number), *([f"×{row.count}" if row.count > 1 else ""] if repeats else []),
-                    row.label, row.grid, row.bytes, row.time, row.bound, row.registers, row.on_chip,
-                ),
-                "; ".join(row.notes),
+            (
+                row.count, "; ".join(row.notes),
+                (str(row.number), row.label, row.grid, row.bytes, row.time, row.bound,
+                 row.registers, row.on_chip),
             )
             for row in rows
         ],
@@ -79,12 +77,25 @@ def _totals(page: Page, rows: tuple[TotalRow, ...]) -> None:
     page.table(_TOTAL, [Row(row) for row in cells])
 
 
-def _cuts(page: Page, rows: tuple[CutRow, ...]) -> None:
-    page.line("cut", "bold")
+def _edges(page: Page, title: str, rows: tuple[EdgeRow, ...]) -> None:
+    _repeating(
+        page,
+        (Column(title, style="bold"), *_EDGE),
+        [(row.count, "", (row.between, row.account, row.reason)) for row in rows],
+    )
+
+
+def _repeating(
+    page: Page, columns: tuple[Column, ...], rows: list[tuple[int, str, tuple[str, ...]]]
+) -> None:
+    """A table of (count, note, cells); counts stand in the second column where any exceeds 1."""
+    if not any(count > 1 for count, _, _ in rows):
+        page.table((columns[0], *columns[2:]), [Row(cells, note) for _, note, cells in rows])
+        return
     page.table(
-        _CUT,
+        columns,
         [
-            Row((f"×{row.count}  " * (row.count > 1) + row.between, row.account, row.reason))
-            for row in rows
+            Row((cells[0], f"×{count}" if count > 1 else "", *cells[1:]), note)
+            for count, note, cells in rows
         ],
     )

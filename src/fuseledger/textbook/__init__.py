@@ -1,0 +1,1 @@
+"""The two reference exercises, reproduced to the digit."""

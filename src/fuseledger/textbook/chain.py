@@ -36,10 +36,14 @@ class Stage:
 
     def __post_init__(self) -> None:
         if self.out_elems < 1:
-            raise InputError(f"stage {self.name}: out_elems is {self.out_elems}, and must be at least 1")
+            raise InputError(
+                f"stage {self.name}: out_elems is {self.out_elems}, and must be at least 1"
+            )
         for field in ("ext_elems", "flops", "live_regs"):
             if not 0 <= getattr(self, field) < float("inf"):
-                raise InputError(f"stage {self.name}: {field} is {getattr(self, field)}, and must be at least 0")
+                raise InputError(
+                    f"stage {self.name}: {field} is {getattr(self, field)}, and must be at least 0"
+                )
 
 
 def chain_graph(

@@ -44,7 +44,7 @@ def elementwise_chain(elements: int = 1 << 24) -> list[DeclaredOption]:
     return [
         DeclaredOption(
             name="2 kernels", reads=(x, _again(y)), writes=(y, z), choice="split", launches=2,
-            grid=product(2, blocks, of="kernels × blocks of 1,024 elements (assumed: both counted)"),
+            grid=product(2, blocks, of="kernels × blocks of 1,024 (both counted: assumed)"),
             on_chip=held, budget_bytes=SHARED_BUDGET,
         ),
         DeclaredOption(
@@ -73,7 +73,7 @@ def qk_norm_rope_quant(
         ),
         DeclaredOption(
             name="1 fused", reads=(x, tables, gains), writes=quantised,
-            grid=product(-(-rows // warps), of=f"tokens × heads / {warps} rows, a warp a row"),
+            grid=product(-(-rows // warps), of=f"tokens × heads / {warps}, a warp a row"),
             on_chip=product(warps * WARP, 104, FLOAT, of="threads × registers (104 assumed) × B"),
             budget_bytes=REGISTER_BUDGET, choice="fuse",
         ),
@@ -98,7 +98,9 @@ def gemm_bias_gelu(M: int = 4096, N: int = 4096) -> list[DeclaredOption]:
     ]  # fmt: skip
 
 
-def skinny_gemm(M: int = 1024, N: int = 1024, K: int = 16384, split: int = 8) -> list[DeclaredOption]:
+def skinny_gemm(
+    M: int = 1024, N: int = 1024, K: int = 16384, split: int = 8
+) -> list[DeclaredOption]:
     """A GEMM with few tiles and much to reduce: one block a tile, or split-K.
 
     The result is fp32; the operands, read once by both, are left out.
@@ -141,7 +143,7 @@ def norm_into_projection(
     return [
         DeclaredOption(
             name="2 kernels", reads=(q,), writes=(normed,), launches=2, choice="split",
-            grid=product(-(-tokens * heads // rows), of=f"tokens × heads / {rows} rows, a warp a row"),
+            grid=product(-(-tokens * heads // rows), of=f"tokens × heads / {rows}, a warp a row"),
             on_chip=product(rows * WARP, 16, FLOAT, of="threads × registers (16 assumed) × B"),
             budget_bytes=SHARED_BUDGET,
         ),
@@ -169,7 +171,9 @@ EXERCISES = (
     Exercise("GEMM + bias + GELU", gemm_bias_gelu, "4096³"),
     Exercise("skinny GEMM", skinny_gemm, "1024×1024×16384"),
     Exercise("decode attention", decode_attention, "32 heads, kv 128 Ki, d 128"),
-    Exercise("norm into the Q projection's output", norm_into_projection, "4096 tokens, 32 heads, dh 128"),
+    Exercise(
+        "norm into the Q projection's output", norm_into_projection, "4096 tokens, 32 heads, dh 128"
+    ),
 )
 
 

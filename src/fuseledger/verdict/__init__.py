@@ -1,0 +1,1 @@
+"""Fuse, split or neither: the rule, its reasons and its flip points."""

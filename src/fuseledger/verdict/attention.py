@@ -12,8 +12,8 @@ from fuseledger.ledger.account import format_kib
 from fuseledger.verdict.flip_points import flips_of_size
 from fuseledger.verdict.options import (
     Decision,
-    Derived,
     DeclaredOption,
+    Derived,
     Part,
     decide_declared,
     priced_option,
@@ -53,7 +53,8 @@ def attention_options(
         again = (Part(f"{p.name} again", p.elements, p.dtype) for p in (partials, statistics))
         options.append(
             DeclaredOption(
-                name=f"split-KV={split}", reads=(q, k, v, *again), writes=(partials, statistics, out),
+                name=f"split-KV={split}", reads=(q, k, v, *again),
+                writes=(partials, statistics, out),
                 flops=flops, on_chip=held, launches=2, choice="split", budget_bytes=budget_bytes,
                 grid=product(heads, split, of="heads × parts"),
             )

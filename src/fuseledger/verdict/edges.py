@@ -62,6 +62,7 @@ class _Judge:
         self.search: ScheduleSearch = planned.search
         self.groups: Groups = [k.kernel.ops for k in planned.kernels]
         self.reach = Reach.of(self.graph)
+        self.sizes = {axis.name: axis.size for op in self.graph.ops for axis in op.axes}
         self._cuts: dict[tuple[int, ...], tuple[str, str, float, float, tuple[str, ...]]] = {}
 
     def verdict(self, name: str, producer: int, readers: list[int], home: int) -> EdgeVerdict:
@@ -75,12 +76,19 @@ class _Judge:
                 self._cuts[merged] = self._cut(merged, mine, home)
             account, reason, bytes_delta, time_delta, flips = self._cuts[merged]
         return EdgeVerdict(
-            tensor=name, producer=self.graph.ops[producer].name,
+            tensor=name,
+            producer=self.graph.ops[producer].name,
             consumers=tuple(self.graph.ops[i].name for i in readers),
-            kernels=(kernels[mine].name,) if mine == home else (kernels[mine].name, kernels[home].name),
-            choice="fused" if mine == home else "cut", account=account, reason=reason,
-            bytes_delta=bytes_delta, time_delta_us=time_delta, flips=flips,
-        )  # fmt: skip
+            kernels=(kernels[mine].name,)
+            if mine == home
+            else (kernels[mine].name, kernels[home].name),
+            choice="fused" if mine == home else "cut",
+            account=account,
+            reason=reason,
+            bytes_delta=bytes_delta,
+            time_delta_us=time_delta,
+            flips=flips,
+        )
 
     def _fused(
         self, name: str, producer: int, home: int
@@ -130,12 +138,20 @@ class _Judge:
         owned = together.not_owned
         if owned is not None and together.walks > 1:
             veto = dict(owned.vetoes)["capacity"]
-            again = vetoes.get("epilogue", f"walking twice is {format_time(max(0.0, time_delta))} slower")
+            again = vetoes.get(
+                "epilogue", f"walking twice is {format_time(max(0.0, time_delta))} slower"
+            )
             if "epilogue" in vetoes or time_delta > 0:
-                return "capacity", f"together: {veto}; {again}", bytes_delta, time_delta, capacity_flips(owned)
+                return (
+                    "capacity",
+                    f"together: {veto}; {again}",
+                    bytes_delta,
+                    time_delta,
+                    self._capacity_flips(owned),
+                )
         for account in ("capacity", "epilogue", "parallelism"):
             if account in vetoes and (account == "capacity" or objective == "bytes"):
-                flips = capacity_flips(price) if account == "capacity" else grid_flips(price)
+                flips = self._capacity_flips(price) if account == "capacity" else grid_flips(price)
                 return account, f"together: {vetoes[account]}", bytes_delta, time_delta, flips
         gain = sum(choice_cost(c, objective) for c in apart) - choice_cost(together, objective)
         if gain > 0:
@@ -145,12 +161,23 @@ class _Judge:
                 if len(merged) > limit
                 else "another partition of their neighbours saves more"
             )
-            return "search", f"together they would save {format_time(-time_delta)}, but {why}", bytes_delta, time_delta, ()
-        account, words = self._why_dearer(price, [self.search.price(self.groups[k]) for k in (mine, home)])
+            return (
+                "search",
+                f"together they would save {format_time(-time_delta)}, but {why}",
+                bytes_delta,
+                time_delta,
+                (),
+            )
+        account, words = self._why_dearer(
+            price, [self.search.price(self.groups[k]) for k in (mine, home)]
+        )
         reason = f"together {format_time(time_delta)} slower: {words}"
         if objective == "bytes":
             reason = f"together {format_bytes(bytes_delta)} more: {words}"
         return account, reason, bytes_delta, time_delta, ()
+
+    def _capacity_flips(self, price: Price) -> tuple[str, ...]:
+        return capacity_flips(price, self.planned.device, self.sizes)
 
     def _between(self, merged: tuple[int, ...]) -> str | None:
         inside = sum(1 << i for i in merged)
@@ -180,7 +207,9 @@ class _Judge:
         if bytes_us > 0 and bytes_us >= l2_us:
             walked = f", walked {together.walks} times" if together.walks > 1 else ""
             return "traffic", f"{format_bytes(bytes_us * stream * 1e3)} more are moved{walked}"
-        if together.blocks < min(p.blocks for p in apart) and together.blocks < (self.planned.device.sm_count or 1):
+        if together.blocks < min(p.blocks for p in apart) and together.blocks < (
+            self.planned.device.sm_count or 1
+        ):
             return "parallelism", f"a grid of {together.blocks} leaves SMs idle"
         if l2_us > 0:
             return "capacity", (

@@ -16,6 +16,7 @@ from fuseledger.ledger.account import format_bytes, format_kib
 if TYPE_CHECKING:
     from fuseledger.verdict.rule import Option
 
+NEITHER = "neither"
 Winner = str | None
 """Name of the winning option; None: neither."""
 Rule = Callable[[Sequence["Option"], int | None], Winner]
@@ -40,7 +41,7 @@ class Flip:
 def flips_of_options(
     options: Sequence[Option], sm_count: int | None, winner: Winner, rule: Rule
 ) -> tuple[Flip, ...]:
-    """The nearest flips, on either side, along the SMs, the room on chip, and each option's bytes."""
+    """The nearest flips, on either side, along SMs, room on chip, and an option's bytes."""
     flips: list[Flip] = []
     if sm_count is not None:
         meets = {value for option in options for value in (option.grid, option.grid + 1)}
@@ -60,16 +61,16 @@ def flips_of_options(
             "room on chip", "bytes", limit, meets, winner, with_room,
             lambda value: f"{format_kib(value)} of room on chip",
         )  # fmt: skip
-    for position, option in enumerate(options):
-        flips += _along_bytes(options, position, sm_count, winner, rule)
-        flips += _along_grid(options, position, sm_count, winner, rule)
-        del option
+    for option in options:
+        flips += _along_bytes(options, option, sm_count, winner, rule)
+        flips += _along_grid(options, option, sm_count, winner, rule)
     return tuple(flips)
 
 
 def flips_of_size(
-    figure: str, now: int, low: int, high: int, winner: Winner, winner_at: Callable[[int], Winner]
-) -> tuple[Flip, ...]:
+    figure: str, now: int, low: int, high: int, winner: Winner, winner_at: Callable[[int], Winner],
+    *, verb: str = "wins",
+) -> tuple[Flip, ...]:  # fmt: skip
     """The nearest flips of an integer size within [low, high], by doubling steps and bisection.
 
     Exact where the verdict changes once on each side; where it changes back within one doubling
@@ -80,16 +81,13 @@ def flips_of_size(
         value = _first_change(now, bound, winner, winner_at)
         if value is None:
             continue
-        becomes = winner_at(value) or "neither"
-        last = value - 1 if bound == high else value + 1
-        side = "up to" if bound == high else "down to"
+        becomes = winner_at(value) or NEITHER
+        last, side = (value - 1, "up to") if bound == high else (value + 1, "down to")
+        holds = "neither is usable" if winner in (None, NEITHER) else f"{winner} {verb}"
         found.append(
             Flip(
                 figure=figure, value=value, unit="", now=now, becomes=becomes,
-                sentence=(
-                    f"{winner or 'neither'} {'wins' if winner else 'is the verdict'} {side} "
-                    f"{figure} = {last:,}; at {figure} = {value:,}: {becomes}"
-                ),
+                sentence=f"{holds} {side} {figure} = {last:,}; at {figure} = {value:,}: {becomes}",
             )
         )  # fmt: skip
     return tuple(found)
@@ -126,31 +124,29 @@ def _along(
     flips: list[Flip] = []
     below = sorted((value for value in breakpoints if 0 < value < now), reverse=True)
     above = sorted(value for value in breakpoints if value > now)
-    for side, values in (("at", below), ("from", above)):
-        for value in values:
-            becomes = winner_at(value)
-            if becomes == winner:
-                continue
-            name = becomes or "neither"
-            words = f"{side} {show(value)}" if side == "from" else f"at {show(value)} or fewer"
-            if unit == "bytes" and side == "at":
-                words = f"at {show(value)} or less"
-            flips.append(
-                Flip(figure=figure, value=value, unit=unit, now=now, becomes=name,
-                     sentence=f"{words}: {name}")
-            )  # fmt: skip
-            break
+    for values in (below, above):
+        value = next((value for value in values if winner_at(value) != winner), None)
+        if value is None:
+            continue
+        words = f"from {show(value)}" if value > now else f"below {show(value + 1)}"
+        becomes = winner_at(value) or NEITHER
+        flips.append(
+            Flip(
+                figure=figure, value=value, unit=unit, now=now, becomes=becomes,
+                sentence=f"{words}: {becomes}",
+            )
+        )  # fmt: skip
     return flips
 
 
 def _along_bytes(
-    options: Sequence[Option], position: int, sm_count: int | None, winner: Winner, rule: Rule
+    options: Sequence[Option], option: Option, sm_count: int | None, winner: Winner, rule: Rule
 ) -> list[Flip]:
     """Where an option's own bytes, going up or down past another's, change the winner."""
-    option = options[position]
     if option.name != winner:
         return []
-    meets = {o.bytes + 1 for o in options if o is not option and o.bytes >= option.bytes}
+    others = [o for o in options if o is not option]
+    meets = {value for o in others for value in (o.bytes, o.bytes + 1)}
 
     def moving(count: float) -> Winner:
         changed = [replace(o, bytes=int(count)) if o is option else o for o in options]
@@ -158,15 +154,14 @@ def _along_bytes(
 
     return _along(
         f"bytes of {option.name}", "bytes", option.bytes, meets, winner, moving,
-        lambda value: f"more than {format_bytes(value - 1)} moved by {option.name}",
+        lambda value: f"{format_bytes(value)} moved by {option.name}",
     )  # fmt: skip
 
 
 def _along_grid(
-    options: Sequence[Option], position: int, sm_count: int | None, winner: Winner, rule: Rule
+    options: Sequence[Option], option: Option, sm_count: int | None, winner: Winner, rule: Rule
 ) -> list[Flip]:
     """Where a short grid, grown to cover the machine, would change the winner."""
-    option = options[position]
     if sm_count is None or option.grid >= sm_count:
         return []
 

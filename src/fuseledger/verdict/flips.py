@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from fuseledger.devices import Device
 from fuseledger.ledger.price import Price
 
 
-def capacity_flips(price: Price) -> tuple[str, ...]:
-    """What would make the largest held tensor fit: capacity, or the extent it is whole along."""
+def capacity_flips(price: Price, device: Device, sizes: dict[str, int]) -> tuple[str, ...]:
+    """What would make the largest held tensor fit: capacity, or the axis it is whole along.
+
+    The bytes are a product over axes, so the size at which they meet the room is a division.
+    """
     if not price.held:
         return ()
-    item = max(price.held, key=lambda held: held.register_bytes)
-    need = item.register_bytes if item.shared_bytes is None else item.shared_bytes
-    room = max(price.register_bytes, price.shared_bytes)
-    flips = [f"fits from {need / 1024:,.0f} KB a block"]
-    longest = max(item.extents, default=1)
-    if room and need and longest > 1:
-        flips.append(f"fits while the extent of {longest} is at most {longest * room // need}")
+    item = max(price.held, key=lambda held: held.bytes)
+    flips = [f"fits from {item.bytes / 1024:,.0f} KB a block"]
+    rooms = [device.accumulator_bytes_per_block or 0]
+    if item.shared_bytes is not None:
+        rooms.append(device.shared_memory_per_block_bytes or 0)
+    whole = [(size, name) for name, size in item.extents if sizes.get(name) == size]
+    if whole and max(rooms):
+        size, name = max(whole)
+        flips.append(f"fits while {name} is at most {size * max(rooms) // item.bytes:,}")
     return tuple(flips)
 
 

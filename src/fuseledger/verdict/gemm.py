@@ -150,7 +150,11 @@ class _Pricing:
             tiles |= dict.fromkeys(names, tile)
         if split > 1:
             tiles |= dict.fromkeys(self.nest.split_axes, -(-self.gemm.K // split))
-        return self.pricer.price(tiles)
+        price = self.pricer.price(tiles)
+        sms = self.device.sm_count
+        if sms is not None and price.blocks < sms:
+            price.vetoes += (("parallelism", f"a grid of {price.blocks:,} on {sms:,} SMs"),)
+        return price
 
     def ledger(self, price: Price) -> KernelLedger:
         """The accounts of a price."""
@@ -174,9 +178,7 @@ class _Pricing:
         return max(holders, key=lambda h: h[0] / h[1] if h[1] else 0.0)
 
 
-def _size_flips(
-    gemm: Gemm, device: Device, factors: Sequence[int], choice: str
-) -> list[Flip]:
+def _size_flips(gemm: Gemm, device: Device, factors: Sequence[int], choice: str) -> list[Flip]:
     """Where another M, N, K or split factor changes the choice, everything else as it is."""
 
     def at(parts: Sequence[int], **sizes: int) -> str:

@@ -14,6 +14,9 @@ from fuseledger.graph.validate import validate
 from fuseledger.planner.plan import Planned, plan_of_groups
 from fuseledger.verdict.rule import Option, Verdict, decide
 
+BANDWIDTH_MAX_GBS = 100_000
+"""Where the search for a bandwidth that changes the clock's choice ends."""
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -79,7 +82,8 @@ def option_graph(declared: DeclaredOption) -> Graph:
     attributes = {
         "grid": declared.grid.value, "grid_words": declared.grid.words,
         "on_chip_bytes": declared.on_chip.value, "on_chip_words": declared.on_chip.words,
-        "budget_bytes": declared.budget_bytes, "launches": declared.launches, "flops": declared.flops,
+        "budget_bytes": declared.budget_bytes, "launches": declared.launches,
+        "flops": declared.flops,
     }  # fmt: skip
     op = declared_op(declared.name, declared.name, reads, writes, attributes)
     tensors: list[Tensor] = [*reads, *writes]
@@ -117,4 +121,6 @@ def decide_declared(
     verdict = decide(
         options, sm_count=device.sm_count, bandwidth_gbs=device.stream_gbs, propose=propose
     )
-    return Decision(title=title, device=device, options=options, verdict=verdict, notes=tuple(notes))
+    return Decision(
+        title=title, device=device, options=options, verdict=verdict, notes=tuple(notes)
+    )

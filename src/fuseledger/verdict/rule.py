@@ -17,9 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from fuseledger.errors import DecisionError
 from fuseledger.ledger.account import Account, Provenance, format_bytes, format_kib, format_time
-from fuseledger.verdict.flip_points import Flip, flips_of_options
-
-NEITHER = "neither"
+from fuseledger.verdict.flip_points import NEITHER, Flip, flips_of_options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +111,9 @@ def decide(
         options, sm_count, verdict.winner,
         lambda changed, sms: apply_rule(changed, sms, bandwidth_gbs).winner,
     )  # fmt: skip
-    return replace(verdict, flips=flips, proposal=proposal, warnings=_warnings(options, sm_count, verdict))
+    return replace(
+        verdict, flips=flips, proposal=proposal, warnings=_warnings(options, sm_count, verdict)
+    )
 
 
 def apply_rule(
@@ -135,7 +135,26 @@ def apply_rule(
         losers = [option for option in fitting if option is not filling[0]]
         why = f"it alone fills the machine: {'; '.join(_short(o, sm_count) for o in losers)}"
         return _by_veto("parallelism", filling[0], losers, why, bandwidth_gbs)
-    return _by_bytes(filling, bandwidth_gbs)
+    verdict = _by_bytes(filling, bandwidth_gbs)
+    return _with_vetoed(verdict, filling, options, sm_count, bandwidth_gbs)
+
+
+def _with_vetoed(
+    verdict: Verdict, usable: Sequence[Option], options: Sequence[Option], sm_count: int | None,
+    bandwidth_gbs: float | None,
+) -> Verdict:  # fmt: skip
+    """The verdict between usable options, naming a vetoed one that would move fewer bytes."""
+    vetoed = [option for option in options if option not in usable]
+    least = min(vetoed, key=lambda option: option.bytes, default=None)
+    moved = next(option.bytes for option in usable if option.name == verdict.winner)
+    if least is None or least.bytes >= moved:
+        return verdict
+    paid = moved - least.bytes
+    aside = f"{least.name} would move {format_bytes(paid)} less but is vetoed"
+    return replace(
+        verdict, reason=f"{verdict.reason}; {aside} ({_flaw(least, sm_count)})",
+        paid_bytes=paid, paid_us=_microseconds(paid, bandwidth_gbs),
+    )  # fmt: skip
 
 
 def _by_bytes(usable: Sequence[Option], bandwidth_gbs: float | None) -> Verdict:
@@ -156,7 +175,10 @@ def _by_bytes(usable: Sequence[Option], bandwidth_gbs: float | None) -> Verdict:
 
 def _tie(best: Option, second: Option) -> tuple[str, str]:
     if best.launches != second.launches:
-        return "launches", f"{best.name} has fewer launches ({best.launches} against {second.launches})"
+        return (
+            "launches",
+            f"{best.name} has fewer launches ({best.launches} against {second.launches})",
+        )
     if best.on_chip_bytes != second.on_chip_bytes:
         held = f"{format_kib(best.on_chip_bytes)} against {format_kib(second.on_chip_bytes)}"
         return "capacity", f"{best.name} holds less on chip ({held})"
@@ -172,8 +194,8 @@ def _by_veto(
     paid_us, saved_us = (_microseconds(count, bandwidth_gbs) for count in (paid, saved))
     ending = ""
     if difference:
-        us = f" = {paid_us + saved_us:.2f} µs" if bandwidth_gbs else ""
-        ending = f"; it {'pays +' if paid else 'saves '}{format_bytes(paid or saved)}{us}"
+        us = f" ({paid_us + saved_us:.2f} µs)" if bandwidth_gbs else ""
+        ending = f"; it {'pays' if paid else 'saves'} {format_bytes(paid or saved)}{us}"
     return Verdict(
         choice=_choice(winner), winner=winner.name, account=account,
         reason=f"{winner.name} wins, {why}{ending}", saved_bytes=saved, saved_us=saved_us,
@@ -224,15 +246,15 @@ def _flaw(option: Option, sm_count: int | None) -> str:
     return "" if option.fills(sm_count) else _short(option, sm_count)
 
 
-def _warnings(
-    options: Sequence[Option], sm_count: int | None, verdict: Verdict
-) -> tuple[str, ...]:
+def _warnings(options: Sequence[Option], sm_count: int | None, verdict: Verdict) -> tuple[str, ...]:
     found: list[str] = []
     for option in options:
         if sm_count is None or option.grid >= sm_count:
             continue
         if option.is_small:
-            found.append(f"{option.name}: {_short(option, sm_count)}, too small to fill any machine")
+            found.append(
+                f"{option.name}: {_short(option, sm_count)}, too small to fill any machine"
+            )
         elif option.name == verdict.winner:
             idle = sm_count - option.grid
             found.append(f"{option.name}: its grid of {option.grid:,} leaves {idle:,} SMs idle")

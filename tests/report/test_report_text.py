@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import re
+
+import msgspec
+import pytest
+from sample_document import document, repeated, sample
+from syrupy.assertion import SnapshotAssertion
+
+from fuseledger.report.document import PlanDocument, kernel_document
+from fuseledger.report.explain import explain_text
+from fuseledger.report.layout import Page
+from fuseledger.report.summary import ROWS_MAX, summarise
+from fuseledger.report.text import plan_text
+
+
+def _text(made: PlanDocument, *, width: int = 100, everything: bool = False) -> str:
+    page = Page(width=width, colour=False)
+    return plan_text(summarise(made, everything=everything), page)
+
+
+def test_plan_report_reads_as_agreed(snapshot: SnapshotAssertion) -> None:
+    """The text report of a plan is the one that was agreed upon."""
+    assert _text(document()) == snapshot
+
+
+def test_explanation_reads_as_agreed(snapshot: SnapshotAssertion) -> None:
+    """The explanation of a kernel is the one that was agreed upon."""
+    page = Page(width=100, colour=False)
+    assert explain_text(kernel_document(document(), 2), page) == snapshot
+
+
+def test_first_line_is_the_verdict_with_one_unit_a_pair() -> None:
+    """3.23 GB against 0.302 GB and a floor of 0.101 GB: the unit of the largest serves all."""
+    assert _text(document()).splitlines()[0] == (
+        "3 kernels instead of 4: 0.302 GB instead of 3.23 (floor 0.101), "
+        "0.157 ms instead of 2.00 on h100-sxm"
+    )
+
+
+@pytest.mark.parametrize("width", [80, 100, 137])
+def test_no_line_is_wider_than_the_page(width: int) -> None:
+    """Long labels and reasons are wrapped, not left to the terminal."""
+    assert max(map(len, _text(document(), width=width).splitlines())) <= width
+
+
+def test_without_colour_no_escape_code_is_written() -> None:
+    """A name that holds an escape code cannot colour or clear the reader's terminal."""
+    assert "\x1b" in sample()["graph"]["notes"][1]
+    assert "\x1b" not in _text(document())
+
+
+def test_colour_adds_escape_codes_and_nothing_else() -> None:
+    """Stripped of its colours the coloured report is the plain one."""
+    coloured = plan_text(summarise(document()), Page(width=100, colour=True))
+    assert "\x1b[1m" in coloured
+    stripped = re.sub(r"\x1b\[\d*m", "", coloured)
+    assert [line.rstrip() for line in stripped.splitlines()] == _text(document()).splitlines()
+
+
+def test_equal_kernels_of_a_large_plan_share_a_row() -> None:
+    """Forty equal layers are one row with the first one's number, and one row of cuts."""
+    lines = _text(repeated(40)).splitlines()
+    assert [line for line in lines if "×40" in line and "gemm" in line]
+    assert [line for line in lines if line.startswith("1 → 2") and "×39" in line]
+    assert len(lines) < 30
+
+
+def test_all_shows_every_kernel() -> None:
+    """`everything` gives each kernel and each cut a row of its own."""
+    summary = summarise(repeated(400), everything=True)
+    assert len(summary.kernels) == 400
+    assert len(summary.cuts) == 399
+
+
+def test_a_large_plan_of_different_kernels_is_cut_short_and_says_so() -> None:
+    """What is left out is counted, with its share of the time: 352 of 400 equal times are 88%."""
+    made = msgspec.to_builtins(repeated(400))
+    for i, kernel in enumerate(made["plan"]["kernels"]):
+        kernel["label"] = f"gemm{i}"
+    made["plan"]["totals"]["time_us"] = 400 * 52.44
+    summary = summarise(msgspec.convert(made, PlanDocument))
+    assert len(summary.kernels) == ROWS_MAX
+    assert summary.kernels_hidden == "352 quicker kernels, 88.0% of the time: --all"
+
+
+def test_a_kernel_that_does_not_fit_is_named_under_the_verdict() -> None:
+    """A plan with a capacity veto says at once that it is not usable."""
+    second = _text(document()).splitlines()[1]
+    assert second == "not usable as it stands: kernel 2 cannot hold on chip what must be held"
+
+
+def test_a_plan_without_cuts_says_why_its_ops_are_fused() -> None:
+    """Where nothing was cut, the report gives the reasons for the fusions instead."""
+    made = document(verdicts=[sample()["verdicts"][1]])
+    summary = summarise(made)
+    assert not summary.cuts
+    assert summary.fused[0].between == "layer [1] → sort"
+
+
+def test_compared_cuts_come_before_the_ledger() -> None:
+    """`--cuts` shows bytes in full, since they are there to be compared to the digit."""
+    totals = {"kernels": 2, "bytes": 201_334_784, "launches": 2, "time_us": 209.3}
+    cut = {"cut": [1, 3], "totals": totals, "registers": 128, "vetoes": []}
+    line = next(row for row in _text(document(cuts=[cut])).splitlines() if row.startswith("1,3"))
+    assert line.split() == ["1,3", "201,334,784", "2", "209", "µs", "128"]
