@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fuseledger.errors import SourceError
+from fuseledger.errors import FuseledgerError, SourceError
 from fuseledger.frontends.onnx import from_model, load
 from fuseledger.graph.validate import validate
 
@@ -56,6 +56,23 @@ def test_a_model_cut_anywhere_is_refused(tmp_path: Path) -> None:
         path.write_bytes(whole[:length])
         with pytest.raises(SourceError, match=r"cut\.onnx"):
             load(path)
+
+
+def test_a_damaged_model_never_gives_a_traceback(tmp_path: Path) -> None:
+    """Each byte of a small model set to 255, 128 or 10: a graph or one printable line."""
+    text = "g (float[2,3] x) => (float[2,3] y) { a = Softmax <axis=1> (x) y = Transpose (a) }"
+    whole = parsed(text).SerializeToString()
+    path = tmp_path / "damaged.onnx"
+    messages: list[str] = []
+    for position in range(len(whole)):
+        for byte in (255, 128, 10):
+            path.write_bytes(whole[:position] + bytes([byte]) + whole[position + 1 :])
+            try:
+                load(path)
+            except FuseledgerError as error:
+                messages.append(str(error))
+    assert len(messages) > len(whole)
+    assert all(message.isprintable() for message in messages)
 
 
 def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:

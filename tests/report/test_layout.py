@@ -53,10 +53,14 @@ def test_three_digits(value: float, words: str) -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (bytes_words(512), "512 B"), (bytes_words(8192), "8.19 kB"), (bytes_words(3.23e9), "3.23 GB"),
-        (time_words(8.816), "8.82 µs"), (time_words(1274.8), "1.27 ms"), (time_words(2.5e6), "2.50 s"),
+        (bytes_words(512), "512 B"),
+        (bytes_words(8192), "8.19 kB"),
+        (bytes_words(3.23e9), "3.23 GB"),
+        (time_words(8.816), "8.82 µs"),
+        (time_words(1274.8), "1.27 ms"),
+        (time_words(2.5e6), "2.50 s"),
     ],
-)  # fmt: skip
+)
 def test_units_are_decimal(words: str, expected: str) -> None:
     """Bytes and times take the largest unit in which they are at least 1."""
     assert words == expected

@@ -19,7 +19,7 @@ from fuseledger.errors import FuseledgerError
 COMMANDS: dict[str, str] = {
     "plan": "Which ops should share a kernel, and the ledger of every kernel.",
     "explain": "Every account of one kernel, and why its edges were cut or fused.",
-    "decide": "The rule on two or more options.",
+    "decide": "The rule on two or more options: what fits, fills the machine, moves fewer bytes.",
     "devices": "The GPUs in the catalog, and every figure with its source.",
     "textbook": "The two reference exercises, reproduced to the digit.",
 }

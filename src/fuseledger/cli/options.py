@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
+
+from fuseledger.errors import OutputError
 
 if TYPE_CHECKING:
     from fuseledger.planner.plan import Planned
@@ -62,6 +67,14 @@ def parse_cuts(ctx: click.Context, param: click.Parameter, text: str | None) -> 
     return cuts
 
 
+def _writable(ctx: click.Context, param: click.Parameter, output: str | None) -> str | None:
+    """Refuse a file in no folder before the work starts, not after it."""
+    folder = os.path.dirname(output) if output else ""
+    if folder and not os.path.isdir(folder):
+        raise OutputError(f"{output}: cannot be written: no folder {folder}")
+    return output
+
+
 _SHARED = (
     click.argument("source"),
     click.option("--device", default="h100-sxm", show_default=True, metavar="NAME|FILE.toml",
@@ -79,7 +92,7 @@ _SHARED = (
     click.option("--tf32", is_flag=True, help="Matrix products of fp32 in TF32."),
     click.option("--format", "format_", type=click.Choice(["text", "json", "md"]), default="text",
                  show_default=True, help="Form of the report."),
-    click.option("-o", "--output", metavar="FILE", type=click.Path(),
+    click.option("-o", "--output", metavar="FILE", type=click.Path(), callback=_writable,
                  help="Write the report to a file instead of stdout."),
     click.option("--quiet", is_flag=True, help="Nothing on stderr but errors."),
 )  # fmt: skip
@@ -94,7 +107,7 @@ def plan_options(command: Decorated) -> Decorated:
 
 def plan_source(request: PlanRequest) -> PlanDocument:
     """Read the source, plan it, and return the plan's document."""
-    from fuseledger.cli.progress import Progress
+    from fuseledger.cli.progress import Progress, announce_code
     from fuseledger.devices import load as load_device
     from fuseledger.frontends.source import load
     from fuseledger.planner.plan import PlanOptions, make_plan
@@ -103,11 +116,12 @@ def plan_source(request: PlanRequest) -> PlanDocument:
 
     device = load_device(request.device)
     options = PlanOptions(objective=request.optimise, launch=request.launch, tf32=request.tf32)
+    announce_code(request.source, quiet=request.quiet)
     with Progress(quiet=request.quiet) as progress:
-        progress.note_code(request.source)
         progress.step("reading")
         started = time.perf_counter()
-        graph = load(request.source, dtype=request.dtype, dims=request.dim)
+        with redirect_stdout(sys.stderr):  # what a module prints is no part of the report
+            graph = load(request.source, dtype=request.dtype, dims=request.dim)
         load_seconds = time.perf_counter() - started
         progress.step(f"planning {len(graph.ops):,} ops")
         compared: list[tuple[list[int], Planned]] = []

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 WIDTH = 100
 """Columns of a report that goes to a file or a pipe."""
-NARROWEST = 80
+NARROWEST, WIDEST = 80, 120
+"""Columns of a report on a terminal: sentences are hard to read across more."""
 
 
 def page(output: str | None = None) -> Page:
@@ -23,10 +24,10 @@ def page(output: str | None = None) -> Page:
 
 
 def _width(output: str | None) -> int:
-    """Columns of the terminal (or `COLUMNS`), 100 for a file or a pipe, and no less than 80."""
+    """Columns of the terminal (or `COLUMNS`) within bounds; 100 for a file or a pipe."""
     if output is not None:
         return WIDTH
-    return max(NARROWEST, shutil.get_terminal_size((WIDTH, 24)).columns)
+    return min(WIDEST, max(NARROWEST, shutil.get_terminal_size((WIDTH, 24)).columns))
 
 
 def _colour(output: str | None) -> bool:

@@ -64,6 +64,13 @@ def _run(
         return graph, known
     except RecursionError:
         raise SourceError(f"{source}: graphs or functions are nested too deeply") from None
+    except UnicodeDecodeError:
+        raise SourceError(f"{source}: not an ONNX file, or damaged (a name is no text)") from None
+    except SourceError as error:
+        if str(error).isprintable():
+            raise
+        line = "".join(c if c.isprintable() else "�" for c in str(error))
+        raise SourceError(line) from None
 
 
 def _without_functions(model: Any) -> Any:

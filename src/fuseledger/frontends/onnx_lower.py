@@ -80,6 +80,8 @@ class Lowering:
     labels: set[str] = field(default_factory=set[str])
     """Tensor names that are taken."""
     op_names: set[str] = field(default_factory=set[str])
+    weights: set[str] = field(default_factory=set[str])
+    """Names of the weights made so far."""
 
     def run(self) -> Graph:
         """The graph of the whole model."""
@@ -109,8 +111,9 @@ class Lowering:
     def fold(self, name: str, shape: Sequence[int], dtype: str) -> View:
         """A weight that stands for a value of the model that is not computed."""
         view = self.builder.weight(name, shape, dtype)
-        taken = self.builder.final_names.values()
-        self.builder.final_names[view.base] = name if name not in taken else self._label(name)
+        label = self._label(name) if name in self.weights else name
+        self.weights.add(label)
+        self.builder.final_names[view.base] = label
         return view
 
     def is_read(self, name: str) -> bool:

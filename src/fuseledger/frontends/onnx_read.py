@@ -68,6 +68,11 @@ def skeleton(model: Any, source: str) -> Any:
     themselves, values made twice or never, cycles, and a graph without nodes.
     """
     onnx = onnx_module()
+    for opset in model.opset_import:
+        if not 0 < opset.version < 2**31:
+            raise SourceError(f"{source}: there is no opset {opset.version}")
+    if not all(isinstance(name, str) for name in _names(model)):  # bytes, where they are no UTF-8
+        raise SourceError(f"{source}: not an ONNX file, or damaged (a name is no text)")
     small = onnx.ModelProto(
         ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions
     )
@@ -177,6 +182,30 @@ def _strip_attributes(onnx: Any, node: Any, source: str) -> None:
             tensor.CopyFrom(_without_big_data(onnx, tensor))
         for inner in graph.node:
             _strip_attributes(onnx, inner, source)
+
+
+def _names(model: Any) -> Iterator[Any]:
+    """Every name that the model gives or uses."""
+    yield model.graph.name
+    for graph in (model.graph, *model.functions):
+        for node in _all_nodes(graph.node):
+            yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
+            yield from (attribute.name for attribute in node.attribute)
+            for inner in subgraphs(node):
+                yield from _declared_names(inner)
+    for function in model.functions:
+        yield from (function.name, function.domain, *function.input, *function.output)
+    yield from _declared_names(model.graph)
+    yield from (opset.domain for opset in model.opset_import)
+
+
+def _declared_names(graph: Any) -> Iterator[Any]:
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        yield value.name
+        yield from (dim.dim_param for dim in value.type.tensor_type.shape.dim)
+    for tensor in graph.initializer:
+        yield tensor.name
+        yield from (text for entry in tensor.external_data for text in (entry.key, entry.value))
 
 
 # -- structure -----------------------------------------------------------------------------------

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from math import prod
+from collections.abc import Callable
 
 from fuseledger.frontends.onnx_site import Lowerer, Site, Unlowered
 from fuseledger.graph import window
@@ -212,12 +211,6 @@ def _resize(s: Site) -> View:
 
 def _identity(s: Site) -> View:
     return s.view()
-
-
-def merged(s: Site, x: View, sizes: Sequence[int]) -> View:
-    """A reshape whose one open size (-1) is worked out."""
-    known = prod(n for n in sizes if n != -1)
-    return s.b.reshape(x, [x.elements // known if n == -1 and known else n for n in sizes])
 
 
 SHAPES: dict[str, Lowerer] = {

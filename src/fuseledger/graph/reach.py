@@ -36,7 +36,16 @@ def reach(index: Index, extents: dict[str, int], size: int) -> int:
     """
     if index.axis is not None:
         return min(extents[index.axis], size)
-    low, high = index.bounds(lambda name: extents[name])
-    low, high = -(-low // index.divisor), high // index.divisor
-    span = max(0, min(high, size - 1) - max(low, 0) + 1)
-    return min(span, prod(extents[name] for name, _ in index.terms))
+    low = high = index.offset
+    points = 1
+    for name, stride in index.terms:
+        extent = extents[name]
+        points *= extent
+        step = stride * (extent - 1)
+        if step > 0:
+            high += step
+        else:
+            low += step
+    if index.divisor != 1:
+        low, high = -(-low // index.divisor), high // index.divisor
+    return min(max(0, min(high, size - 1) - max(low, 0) + 1), points)

@@ -6,6 +6,8 @@ are staged in shared memory, once per pipeline stage. Each held tensor has one h
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from math import prod
 
 from fuseledger.devices import Device
@@ -32,115 +34,53 @@ MAX_WARPS = 16
 
 
 class Footprint:
-    """Adds holders, shared memory, registers, warps and occupancy to prices of one nest."""
+    """Adds holders, shared memory, registers, warps and occupancy to prices of one nest.
+
+    `halos` names, per op, the axes along which a block sees other extents than the tiles.
+    """
 
     def __init__(
         self,
         nest: Nest,
         device: Device,
         contractions: list[tuple[int, tuple[str, ...], tuple[str, ...]]],
+        halos: Mapping[int, set[str]],
     ) -> None:
-        self.nest = nest
-        self.device = device
-        tensors = nest.graph.tensors
-        self._results = [
-            (
-                i,
-                write.tensor,
-                DTYPE_BITS[tensors[write.tensor].dtype],
-                op.combine is not None and not op.scans,
-                tuple(name for name in op.sizes if name not in op.reduces),
-            )
-            for i, op in nest.ops.items()
-            for write in op.writes
-        ]
-        self._owned_inputs = [
-            (name, *nest.external[name][0], DTYPE_BITS[tensors[name].dtype])
-            for name in nest.carried
-            if name in nest.external
-        ]
-        self._operands: list[tuple[int, tuple[str, ...], int, int]] = []
+        self._limits = _Limits.of(device)
+        self._warps: dict[int, tuple[int, int, int]] = {}
+        self._held, self._in_flight = _results(nest, halos, owning=True)
+        self._walked_held, self._walked_in_flight = _results(nest, halos, owning=False)
+        self._operands: list[tuple[_Part, int]] = []
         for i, rows, columns in contractions:
             op = nest.ops[i]
             depth = prod(op.sizes[name] for name in op.reduces)
             for access, side in ((op.reads[0], rows), (op.reads[1], columns)):
                 if access.tensor in nest.external:
-                    bits = DTYPE_BITS[tensors[access.tensor].dtype]
-                    self._operands.append((i, side, min(depth, STEP_BYTES * 8 // bits), bits))
-        self._warps: dict[int, tuple[int, int, int]] = {}
+                    bits = DTYPE_BITS[nest.graph.tensors[access.tensor].dtype]
+                    part = _Part(nest, access.tensor, i, side, _NONE, halos, bits)
+                    self._operands.append((part, min(depth, STEP_BYTES * 8 // bits)))
 
     def add(self, price: Price, regions: dict[int, dict[str, int]]) -> None:
         """Fill in everything of the price that R5 decides."""
-        self._hold(price, regions)
-        price.staged_bytes = sum(
-            (_elements(self._extents(side, regions[i], price.tiles, _NONE)) * step * bits + 7) // 8
-            for i, side, step, bits in self._operands
+        owning = price.walks == 1
+        for part in self._held if owning else self._walked_held:
+            price.held.append(part.hold(regions[part.position]))
+        price.register_bytes = ACCUMULATOR_BYTES * max(
+            (
+                min(part.elements(regions[part.position]), FRAGMENT)
+                for part in (self._in_flight if owning else self._walked_in_flight)
+            ),
+            default=0,
         )
+        for part, step in self._operands:
+            elements = part.elements(regions[part.position])
+            price.staged_bytes += (elements * step * part.bits + 7) // 8
         self._place(price)
         self._occupancy(price)
 
-    def _hold(self, price: Price, regions: dict[int, dict[str, int]]) -> None:
-        nest = self.nest
-        owning = price.walks == 1
-        in_flight = 0
-        for i, name, bits, accumulates, axes in self._results:
-            carried = nest.carried.get(name, _NONE) if owning else _NONE
-            through = nest.held_through.get(name, _NONE)
-            extents = self._extents(axes, regions[i], price.tiles, carried | through)
-            elements = _elements(extents)
-            if carried or through or accumulates:
-                in_registers = through or not carried
-                price.held.append(
-                    Held(
-                        name=name,
-                        register_bytes=elements * ACCUMULATOR_BYTES,
-                        shared_bytes=None if in_registers else (elements * bits + 7) // 8,
-                        extents=extents,
-                    )
-                )
-            else:
-                in_flight = max(in_flight, min(elements, FRAGMENT) * ACCUMULATOR_BYTES)
-        if owning:
-            for name, i, access, bits in self._owned_inputs:
-                axes = nest.carried[name]
-                extents = self._extents(access.axes, regions[i], price.tiles, axes)
-                elements = _elements(extents)
-                price.held.append(
-                    Held(
-                        name=name,
-                        register_bytes=elements * ACCUMULATOR_BYTES,
-                        shared_bytes=(elements * bits + 7) // 8,
-                        extents=extents,
-                    )
-                )
-        price.register_bytes = in_flight
-
-    def _extents(
-        self,
-        names: tuple[str, ...],
-        region: dict[str, int],
-        tiles: dict[str, int],
-        whole: frozenset[str],
-    ) -> tuple[tuple[str, int], ...]:
-        """Elements held along each of `names`; in-block loops together hold LOOP_POINTS at most."""
-        nest = self.nest
-        extents: list[tuple[str, int]] = []
-        looped = 1
-        for name in names:
-            extent = region[name]
-            tiled = name in tiles and name not in nest.split_axes
-            if name in whole or tiled or (name not in tiles and extent < nest.sizes[name]):
-                extents.append((name, extent))
-            else:
-                looped *= extent
-        if looped > 1:
-            extents.append((LOOP, min(looped, LOOP_POINTS)))
-        return tuple(extents)
-
     def _place(self, price: Price) -> None:
         """Give each held tensor to one holder; veto where neither has room."""
-        room_shared = self.device.shared_memory_per_block_bytes
-        room_registers = self.device.accumulator_bytes_per_block
+        room_shared, room_registers = self._limits.shared_bytes, self._limits.accumulator_bytes
         shared, registers = price.staged_bytes * price.stages, price.register_bytes
         while room_shared is not None and price.stages > 1 and shared > room_shared:
             price.stages -= 1
@@ -175,43 +115,189 @@ class Footprint:
 
     def _occupancy(self, price: Price) -> None:
         """Warps from the registers that must be held; blocks per SM from every limit."""
-        device = self.device
         if price.register_bytes not in self._warps:
-            self._warps[price.register_bytes] = self._warps_for(price.register_bytes)
+            self._warps[price.register_bytes] = self._limits.warps_for(price.register_bytes)
         price.warps, price.registers, price.spill_bytes = self._warps[price.register_bytes]
-        threads = WARP_THREADS * price.warps
-        limits = [device.blocks_per_sm or 32]
-        if device.threads_per_sm:
-            limits.append(device.threads_per_sm // threads)
-        if device.registers_per_sm:
-            limits.append(device.registers_per_sm // (price.registers * threads))
-        if device.shared_memory_per_sm_bytes and price.shared_bytes:
-            reserved = device.shared_memory_reserved_per_block_bytes or 0
-            limits.append(device.shared_memory_per_sm_bytes // (price.shared_bytes + reserved))
-        price.blocks_per_sm = max(1, min(limits))
+        price.blocks_per_sm = self._limits.blocks_per_sm(price)
 
-    def _warps_for(self, register_bytes: int) -> tuple[int, int, int]:
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Limits:
+    """What the device gives a block and an SM; None where it does not say."""
+
+    shared_bytes: int | None
+    accumulator_bytes: int | None
+    shared_bytes_per_sm: int | None
+    reserved_bytes: int
+    registers_per_sm: int | None
+    registers_per_thread: int
+    threads_per_sm: int | None
+    blocks: int
+
+    @staticmethod
+    def of(device: Device) -> _Limits:
+        """The device's figures, read once."""
+        return _Limits(
+            shared_bytes=device.shared_memory_per_block_bytes,
+            accumulator_bytes=device.accumulator_bytes_per_block,
+            shared_bytes_per_sm=device.shared_memory_per_sm_bytes,
+            reserved_bytes=device.shared_memory_reserved_per_block_bytes or 0,
+            registers_per_sm=device.registers_per_sm,
+            registers_per_thread=device.registers_per_thread_max or 255,
+            threads_per_sm=device.threads_per_sm,
+            blocks=device.blocks_per_sm or 32,
+        )
+
+    def blocks_per_sm(self, price: Price) -> int:
+        """Blocks that an SM keeps at once, at least 1: the least over all limits."""
+        threads = WARP_THREADS * price.warps
+        blocks = self.blocks
+        if self.threads_per_sm:
+            blocks = min(blocks, self.threads_per_sm // threads)
+        if self.registers_per_sm:
+            blocks = min(blocks, self.registers_per_sm // (price.registers * threads))
+        if self.shared_bytes_per_sm and price.shared_bytes:
+            each = price.shared_bytes + self.reserved_bytes
+            blocks = min(blocks, self.shared_bytes_per_sm // each)
+        return max(1, blocks)
+
+    def warps_for(self, register_bytes: int) -> tuple[int, int, int]:
         """(warps, registers per thread, bytes spilled per thread) for what a block must hold.
 
         The fewest of 4, 8 or 16 warps with which nothing spills.
         """
-        limit = self.device.registers_per_thread_max or 255
-        file = self.device.registers_per_sm or 65536
+        file = self.registers_per_sm or 65536
         warps = 4
         while True:
             threads = WARP_THREADS * warps
             needed = REGISTERS_BASE + -(-register_bytes // (4 * threads))
-            cap = min(limit, file // threads)
+            cap = min(self.registers_per_thread, file // threads)
             if needed <= cap or warps == MAX_WARPS:
                 return warps, min(needed, cap), max(0, needed - cap) * 4
             warps *= 2
 
 
+class _Part:
+    """Part of a tensor in a block, prepared for asking its size under many schedules.
+
+    Along tiled axes and axes that must be whole it is as long as the block's region. In-block
+    loops are another matter: together they hold LOOP_POINTS at most.
+    """
+
+    __slots__ = (
+        "_halo",
+        "_listed",
+        "_looped",
+        "_sizes",
+        "bits",
+        "in_registers",
+        "name",
+        "position",
+    )
+
+    def __init__(
+        self,
+        nest: Nest,
+        name: str,
+        position: int,
+        axes: tuple[str, ...],
+        whole: frozenset[str],
+        halos: Mapping[int, set[str]],
+        bits: int,
+        *,
+        in_registers: bool = False,
+    ) -> None:
+        self.name = name
+        self.position = position
+        self.bits = bits
+        self.in_registers = in_registers
+        """An accumulator, which nothing but registers may hold."""
+        listed = whole | (frozenset(nest.open_axes) - nest.split_axes)
+        self._listed = tuple(axis for axis in axes if axis in listed)
+        self._looped = tuple(axis for axis in axes if axis not in listed)
+        closed = halos.get(position, _NONE) - frozenset(nest.open_axes)
+        self._halo = axes if any(axis in closed for axis in self._looped) else ()
+        self._sizes = (
+            {axis: nest.sizes[axis] if axis in closed else 0 for axis in self._looped}
+            if self._halo
+            else {}
+        )
+
+    def extents(self, region: dict[str, int]) -> tuple[tuple[str, int], ...]:
+        """Elements held along each axis, in-block loops together."""
+        looped = 1
+        found: list[tuple[str, int]] = []
+        for axis in self._halo or self._listed:
+            extent = region[axis]
+            if axis not in self._sizes or extent < self._sizes[axis]:
+                found.append((axis, extent))
+            else:
+                looped *= extent
+        if not self._halo:
+            for axis in self._looped:
+                looped *= region[axis]
+        if looped > 1:
+            found.append((LOOP, min(looped, LOOP_POINTS)))
+        return tuple(found)
+
+    def elements(self, region: dict[str, int]) -> int:
+        """Product of the extents."""
+        if self._halo:
+            return prod(extent for _, extent in self.extents(region))
+        looped = elements = 1
+        for axis in self._looped:
+            looped *= region[axis]
+        for axis in self._listed:
+            elements *= region[axis]
+        return elements * min(looped, LOOP_POINTS)
+
+    def hold(self, region: dict[str, int]) -> Held:
+        """What a block holds of it."""
+        extents = self.extents(region)
+        elements = 1
+        for _, extent in extents:
+            elements *= extent
+        return Held(
+            name=self.name,
+            register_bytes=elements * ACCUMULATOR_BYTES,
+            shared_bytes=None if self.in_registers else (elements * self.bits + 7) // 8,
+            extents=extents,
+        )
+
+
+def _results(
+    nest: Nest, halos: Mapping[int, set[str]], *, owning: bool
+) -> tuple[list[_Part], list[_Part]]:
+    """(held, in flight): owned tensors and accumulators, and results of pointwise chains.
+
+    Where carried tensors are walked twice, not `owning`, they are not held.
+    """
+    tensors = nest.graph.tensors
+    held: list[_Part] = []
+    in_flight: list[_Part] = []
+    for i, op in nest.ops.items():
+        axes = tuple(name for name in op.sizes if name not in op.reduces)
+        accumulates = op.combine is not None and not op.scans
+        for write in op.writes:
+            carried = nest.carried.get(write.tensor, _NONE) if owning else _NONE
+            through = nest.held_through.get(write.tensor, _NONE)
+            part = _Part(
+                nest,
+                write.tensor,
+                i,
+                axes,
+                carried | through,
+                halos,
+                DTYPE_BITS[tensors[write.tensor].dtype],
+                in_registers=bool(through or not carried),
+            )
+            (held if carried or through or accumulates else in_flight).append(part)
+    for name, whole in nest.carried.items() if owning else ():
+        if name in nest.external:
+            i, access = nest.external[name][0]
+            bits = DTYPE_BITS[tensors[name].dtype]
+            held.append(_Part(nest, name, i, access.axes, whole, halos, bits))
+    return held, in_flight
+
+
 _NONE: frozenset[str] = frozenset()
-
-
-def _elements(extents: tuple[tuple[str, int], ...]) -> int:
-    total = 1
-    for _, extent in extents:
-        total *= extent
-    return total

@@ -36,7 +36,9 @@ class Schedule:
     warps: int = 4
     stages: int = 1
     walks: int = 1
-    """Times that carried tensors are walked; 1 where they are owned."""
+    """Times that carried tensors are walked; 1 where they are owned or online."""
+    online: bool = False
+    """Whether sums over a carried tensor are rescaled while it is walked once."""
 
     def __str__(self) -> str:
         return " ".join(f"{name}={axis}" for name, axis in self.axes)

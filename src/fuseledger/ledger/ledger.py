@@ -215,6 +215,10 @@ def _epilogue(price: Price, vetoes: dict[str, str]) -> Account:
     parts: list[str] = []
     if price.partial_bytes:
         parts.append(f"{price.parts} partials: {format_bytes(price.partial_bytes)}")
+    if price.rescale_flops:
+        parts.append(
+            f"online: {price.rescale_flops / 1e9:.3g} GFLOP rescale what was summed so far"
+        )
     if price.extra_flops:
         share = price.extra_flops / max(1.0, price.work_once)
         parts.append(f"{price.extra_flops / 1e9:.3g} GFLOP computed again ({share:.1%})")

@@ -47,6 +47,8 @@ class Nest:
     """Tensor → axes along which it is read again after a reduction over them."""
     held_through: dict[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
     """Accumulator → axes it holds whole because a shared loop runs outside them."""
+    rescaled: frozenset[int] = frozenset()
+    """Sums that are rescaled while a tensor is online; see `online.py`."""
     veto: str | None = None
     """Why these ops can share no kernel at all."""
 

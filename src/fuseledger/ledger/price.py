@@ -59,6 +59,8 @@ class Price:
     special_ops: float = 0.0
     extra_flops: float = 0.0
     """Of the above, computed more than once."""
+    rescale_flops: float = 0.0
+    """Of the above, spent on rescaling the sums of an online tensor."""
     held: list[Held] = field(default_factory=list[Held])
     staged_bytes: int = 0
     """Operands of one pipeline stage."""

@@ -9,10 +9,11 @@ from functools import cached_property
 from math import prod
 
 from fuseledger.devices import Device
+from fuseledger.graph.axis import Index
 from fuseledger.graph.op import COMBINES, Access, Op
 from fuseledger.graph.reach import reach
 from fuseledger.graph.tensor import Tensor
-from fuseledger.ledger.footprint import ACCUMULATOR_BYTES, Footprint
+from fuseledger.ledger.footprint import ACCUMULATOR_BYTES, LOOP_POINTS, Footprint
 from fuseledger.ledger.nest import Edge, Nest
 from fuseledger.ledger.price import Price, external_bytes
 
@@ -34,16 +35,17 @@ class Pricer:
         self.read_once = external_bytes(nest)
         self.read_bytes = sum(self.read_once.values())
         self.write_bytes = sum(self.tensors[name].bytes for name in nest.outputs)
-        self._linked = any(edge.links for edge in nest.edges)
-        self._out: dict[int, list[Edge]] = {i: [] for i in nest.positions}
-        for edge in nest.edges:
-            self._out[edge.producer].append(edge)
-        self._loads = [
-            _Load(self.tensors[name], i, nest.ops[i], access)
-            for name, reads in nest.external.items()
-            for i, access in reads
+        self._bounds = _bounds(nest)
+        self._work_of = [
+            _Work(nest, i, self._pipes[i], {name for name, _ in self._bounds.get(i, ())})
+            for i in nest.positions
         ]
-        self.footprint = Footprint(nest, device, self.contractions)
+        self._loads = [
+            (name, [_Load(self.tensors[name], i, nest.ops[i], access) for i, access in reads])
+            for name, reads in nest.external.items()
+        ]
+        halos = {i: {name for name, _ in bounds} for i, bounds in self._bounds.items()}
+        self.footprint = Footprint(nest, device, self.contractions, halos)
 
     @cached_property
     def contractions(self) -> list[tuple[int, tuple[str, ...], tuple[str, ...]]]:
@@ -89,19 +91,14 @@ class Pricer:
         Bounds go from consumers to producers; where every edge walks the same axes in both, all
         ops see the same extents.
         """
-        nest = self.nest
-        common = {**nest.sizes, **tiles}
-        if not self._linked:
-            return dict.fromkeys(nest.positions, common)
-        found: Regions = {}
-        for i in reversed(nest.positions):
-            needed: dict[str, int] = {}
-            for edge in self._out[i]:
-                inner = found[edge.consumer]
-                for axis, index in zip(edge.tensor.axes, edge.access.index, strict=True):
-                    extent = reach(index, inner, axis.size)
-                    needed[axis.name] = max(needed.get(axis.name, 1), extent)
-            found[i] = {**common, **needed} if needed else common
+        common = {**self.nest.sizes, **tiles}
+        found = dict.fromkeys(self.nest.positions, common)
+        for i, bounds in self._bounds.items():
+            region = found[i] = common.copy()
+            for name, reads in bounds:
+                region[name] = max(
+                    1, *(reach(index, found[consumer], size) for consumer, index, size in reads)
+                )
         return found
 
     def price(self, tiles: dict[str, int], *, walks: int = 1, stages: int = 2) -> Price:
@@ -122,6 +119,7 @@ class Pricer:
         if walks > 1:
             price.read_bytes += (walks - 1) * sum(self.read_once[name] for name in self.rewalked)
         self._work(price, regions, counts)
+        self._rescale(price)
         self._partials(price, counts)
         price.l2_bytes = self._loaded(price, regions) + self.write_bytes
         self.footprint.add(price, regions)
@@ -129,15 +127,17 @@ class Pricer:
 
     def _work(self, price: Price, regions: Regions, counts: dict[str, int]) -> None:
         flops = price.flops
-        for i, op in self.nest.ops.items():
-            again = _times_computed(op, regions[i], price, counts)
-            if price.walks > 1 and i in self.cone:
+        special = extra = 0.0
+        for work in self._work_of:
+            again = work.times_computed(regions[work.position], price.tiles, counts)
+            if price.walks > 1 and work.position in self.cone:
                 again *= price.walks
-            if op.flops:
-                key = self._pipes[i]
-                flops[key] = flops.get(key, 0.0) + op.flops * again
-            price.special_ops += op.special_ops * again
-            price.extra_flops += (op.flops + op.special_ops) * (again - 1)
+            if work.flops:
+                flops[work.pipe] = flops.get(work.pipe, 0.0) + work.flops * again
+            special += work.special_ops * again
+            if again != 1.0:
+                extra += (work.flops + work.special_ops) * (again - 1)
+        price.special_ops, price.extra_flops = special, extra
 
     @cached_property
     def _pipes(self) -> dict[int, str]:
@@ -146,6 +146,15 @@ class Pricer:
             dtype = self.tensors[op.reads[0].tensor].dtype if op.reads else "fp32"
             found[i] = f"matrix:{dtype}" if op.is_contraction else f"lanes:{dtype}"
         return found
+
+    def _rescale(self, price: Price) -> None:
+        """Work of multiplying the sums of an online tensor once a step of their loop."""
+        for i in self.nest.rescaled:
+            op = self.nest.ops[i]
+            steps = -(-prod(op.sizes[name] for name in op.reduces) // LOOP_POINTS)
+            work = float(op.output_points * steps)
+            price.flops["lanes:fp32"] = price.flops.get("lanes:fp32", 0.0) + work
+            price.rescale_flops += work
 
     def _partials(self, price: Price, counts: dict[str, int]) -> None:
         """R3: a reduced axis on the grid makes parts, written and read by whoever folds them.
@@ -171,12 +180,9 @@ class Pricer:
 
     def _loaded(self, price: Price, regions: Regions) -> int:
         """Bytes that all blocks load from L2: each operand's tile, once per block and walk."""
-        most: dict[str, int] = {}
-        for load in self._loads:
-            loaded = load.tile_bytes(regions[load.position])
-            most[load.name] = max(most.get(load.name, 0), loaded)
         total = 0
-        for name, tile_bytes in most.items():
+        for name, loads in self._loads:
+            tile_bytes = max([load.tile_bytes(regions[load.position]) for load in loads])
             again = price.walks if price.walks > 1 and name in self.rewalked else 1
             total += max(tile_bytes * price.blocks, self.read_once[name]) * again
         return total
@@ -212,14 +218,56 @@ class _Load:
         return (elements * self._bits + 7) // 8
 
 
-def _times_computed(op: Op, region: dict[str, int], price: Price, counts: dict[str, int]) -> float:
-    """Times that the op's points are computed over all blocks (R4)."""
-    again = float(price.blocks)
-    tiles = price.tiles
-    for name, size in op.sizes.items():
-        extent = region[name]
-        if extent == tiles.get(name):
-            again /= counts[name]
-        elif extent != size:
-            again *= extent / size
-    return max(1.0, again)
+class _Work:
+    """One op's work, prepared for asking how often many schedules do it."""
+
+    __slots__ = ("_halo", "_lacking", "flops", "pipe", "position", "special_ops")
+
+    def __init__(self, nest: Nest, position: int, pipe: str, halo: set[str]) -> None:
+        op = nest.ops[position]
+        self.position = position
+        self.pipe = pipe
+        self.flops = op.flops
+        self.special_ops = op.special_ops
+        self._lacking = [n for n in nest.open_axes if n not in op.sizes or n in halo]
+        self._halo = [(name, size) for name, size in op.sizes.items() if name in halo]
+
+    def times_computed(
+        self, region: dict[str, int], tiles: dict[str, int], counts: dict[str, int]
+    ) -> float:
+        """Times that the op's points are computed over all blocks (R4)."""
+        again = 1.0
+        for name in self._lacking:
+            again *= counts[name]
+        for name, size in self._halo:
+            extent = region[name]
+            if extent == tiles.get(name):
+                again /= counts[name]
+            elif extent != size:
+                again *= extent / size
+        return max(1.0, again)
+
+
+def _bounds(nest: Nest) -> dict[int, list[tuple[str, list[tuple[int, Index, int]]]]]:
+    """Producers that see other extents than the tiles, consumers first → what bounds each axis.
+
+    A bound is a consumer, the index by which it reads the axis, and the axis's size. An axis that
+    every consumer walks as it is tiled needs none.
+    """
+    out: dict[int, list[Edge]] = {}
+    for edge in nest.edges:
+        out.setdefault(edge.producer, []).append(edge)
+    found: dict[int, list[tuple[str, list[tuple[int, Index, int]]]]] = {}
+    other: set[tuple[int, str]] = set()
+    for i in reversed(nest.positions):
+        reads: dict[str, list[tuple[int, Index, int]]] = {}
+        halo: set[str] = set()
+        for edge in out.get(i, ()):
+            for axis, index in zip(edge.tensor.axes, edge.access.index, strict=True):
+                reads.setdefault(axis.name, []).append((edge.consumer, index, axis.size))
+                if index.axis != axis.name or (edge.consumer, axis.name) in other:
+                    halo.add(axis.name)
+        if halo:
+            found[i] = [(name, reads[name]) for name in reads if name in halo]
+            other.update((i, name) for name in halo)
+    return found

@@ -22,6 +22,7 @@ from fuseledger.ledger.declared import declared_price
 from fuseledger.ledger.footprint import LOOP_POINTS
 from fuseledger.ledger.kernel import AxisSchedule, Kernel, Schedule
 from fuseledger.ledger.nest import Nest, analyse
+from fuseledger.ledger.online import online_variant
 from fuseledger.ledger.price import Price, external_bytes
 from fuseledger.ledger.pricer import Pricer
 from fuseledger.ledger.tiles import TileLimits
@@ -45,6 +46,8 @@ class Choice:
     """Tile of each axis in the order of `_axis_order`; None: not on the grid."""
     walks: int
     vetoes: tuple[tuple[str, str], ...]
+    online: bool = False
+    """Whether carried tensors are made online by rescaling."""
     not_owned: Price | None = None
     """Where carried tensors cannot be owned: the price of the least tiles, with its veto."""
 
@@ -94,38 +97,26 @@ class ScheduleSearch:
 
     def kernel(self, positions: tuple[int, ...]) -> Kernel:
         """The kernel with its schedule written out."""
-        price = self.price(positions)
-        nest = analyse(self.graph, positions)
-        axes: list[tuple[str, AxisSchedule]] = []
-        carried = {name for axes in nest.carried.values() for name in axes}
-        for name, size in nest.sizes.items():
-            tile = price.tiles.get(name)
-            if size == 1:
-                continue
-            if tile is None:
-                owned = name in carried and price.walks == 1
-                axes.append(
-                    (
-                        name,
-                        AxisSchedule(
-                            "whole" if owned else "loop", size if owned else min(size, LOOP_POINTS)
-                        ),
-                    )
-                )
-            elif name in nest.split_axes:
-                parts = -(-size // tile)
-                axes.append(
-                    (
-                        name,
-                        AxisSchedule("split", parts)
-                        if parts > 1
-                        else AxisSchedule("loop", min(size, LOOP_POINTS)),
-                    )
-                )
-            else:
-                axes.append((name, AxisSchedule("grid", tile)))
+        nest, choice, price = (
+            analyse(self.graph, positions),
+            self.choose(positions),
+            self.price(positions),
+        )
+        owned = frozenset[str]()
+        if price.walks == 1:
+            carried = _variant(nest, choice).carried
+            owned = frozenset(name for axes in carried.values() for name in axes)
+        axes = tuple(
+            (name, _treatment(nest, name, price.tiles.get(name), owned))
+            for name, size in nest.sizes.items()
+            if size > 1
+        )
         schedule = Schedule(
-            axes=tuple(axes), warps=price.warps, stages=price.stages, walks=price.walks
+            axes=axes,
+            warps=price.warps,
+            stages=price.stages,
+            walks=price.walks,
+            online=choice.online,
         )
         return Kernel(ops=positions, schedule=schedule)
 
@@ -143,24 +134,24 @@ class ScheduleSearch:
             return self._side_by_side(nest, parts)
         pricer = Pricer(nest, self.device)
         limits = TileLimits(pricer)
-        best = self._descend(pricer, limits, 1)
+        found = [(*self._descend(pricer, limits, 1), False)]
         not_owned: Price | None = None
         if nest.carried:
             least = pricer.price(limits.least())
             not_owned = least if least.vetoes else None
-            best = min(best, self._descend(pricer, limits, 2), key=lambda found: found[0])
-        return self._as_choice(nest, best[1], not_owned)
-
-    def _as_choice(self, nest: Nest, price: Price, not_owned: Price | None) -> Choice:
-        time = self.clock.time(price)
-        tiles = tuple(price.tiles.get(name) for name in nest.sizes)
+            found.append((*self._descend(pricer, limits, 2), False))
+            online = online_variant(nest)
+            if online is not None:
+                found.append((*self._descend(Pricer(online, self.device), limits, 1), True))
+        _, price, is_online = min(found, key=lambda each: each[0])
         return Choice(
             price.dram_bytes,
             price.launches,
-            time.total_us,
-            tiles,
+            self.clock.time(price).total_us,
+            tuple(price.tiles.get(name) for name in nest.sizes),
             price.walks,
             self._vetoes(price),
+            is_online,
             not_owned,
         )
 
@@ -186,7 +177,7 @@ class ScheduleSearch:
             return merged, self.clock.time(merged)
         assert choice is not None
         tiles = {n: t for n, t in zip(nest.sizes, choice.tiles, strict=True) if t is not None}
-        price = Pricer(nest, self.device).price(tiles, walks=choice.walks)
+        price = Pricer(_variant(nest, choice), self.device).price(tiles, walks=choice.walks)
         price.vetoes = self._vetoes(price)
         return price, self.clock.time(price)
 
@@ -299,6 +290,25 @@ def _merge(nest: Nest, parts: list[tuple[int, ...]], prices: list[Price]) -> Pri
         for key, flops in price.flops.items():
             merged.flops[key] = merged.flops.get(key, 0.0) + flops
     return merged
+
+
+def _variant(nest: Nest, choice: Choice) -> Nest:
+    """The nest that the choice was priced on."""
+    variant = online_variant(nest) if choice.online else nest
+    assert variant is not None  # it was found when the choice was made
+    return variant
+
+
+def _treatment(nest: Nest, name: str, tile: int | None, owned: frozenset[str]) -> AxisSchedule:
+    size = nest.sizes[name]
+    if tile is None:
+        if name in owned:
+            return AxisSchedule("whole", size)
+    elif name not in nest.split_axes:
+        return AxisSchedule("grid", tile)
+    elif tile < size:
+        return AxisSchedule("split", -(-size // tile))
+    return AxisSchedule("loop", min(size, LOOP_POINTS))
 
 
 def components(nest: Nest) -> list[tuple[int, ...]]:

@@ -146,7 +146,7 @@ def decision_markdown(document: DecideDocument) -> str:
     parts = [
         f"**{escape(headline(document))}**",
         table(
-            ("option", "MB:", "grid:", "on chip / room KB:", "launches:", "time:", "veto"),
+            ("option", "bytes:", "grid:", "on chip / room KB:", "launches:", "time:", "veto"),
             _rows(document),
         ),
         "\n".join(f"- **{name}**: {escape(words)}" for name, words in _facts(document)),
@@ -195,7 +195,7 @@ def account_rows(option: OptionPart) -> list[tuple[str, str, str]]:
 
 
 _OPTION = (
-    Column("option", wraps=True, style="bold"), Column("MB", "right"), Column("grid", "right"),
+    Column("option", wraps=True, style="bold"), Column("bytes", "right"), Column("grid", "right"),
     Column("on chip / room KB", "right"), Column("launches", "right"), Column("time", "right"),
 )  # fmt: skip
 _ACCOUNT = (Column(style="dim"), Column(side="right"), Column(wraps=True))
@@ -206,7 +206,7 @@ def _rows(document: DecideDocument) -> list[tuple[str, ...]]:
     """A row per option; its last cell says what vetoes it."""
     return [
         (
-            option.name, f"{option.bytes / 1e6:,.1f}", f"{option.grid:,}", on_chip(option),
+            option.name, format_bytes(option.bytes), f"{option.grid:,}", on_chip(option),
             str(option.launches), "–" if option.time_us is None else format_time(option.time_us),
             _veto(option, document.device.sm_count),
         )

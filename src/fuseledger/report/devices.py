@@ -20,7 +20,7 @@ _COLUMNS = (
     Column("name", style="bold"), Column("arch"), Column("SMs", "right"),
     Column("GHz", "right"), Column("fp16 TFLOP/s", "right"), Column("fp32", "right"),
     Column("DRAM GB/s", "right"), Column("measured", "right"), Column("L2 MB", "right"),
-    Column("shared KB", "right"), Column("launch µs", "right"),
+    Column("shared KB", "right"), Column("launch", "right"),
 )  # fmt: skip
 _FIGURES = (
     Column("figure", style="bold"), Column("value", "right"), Column("source", wraps=True),
@@ -32,7 +32,7 @@ def devices_table(page: Page, devices: Sequence[Device]) -> None:
     page.table(_COLUMNS, [Row(_cells(device)) for device in devices])
     page.blank()
     page.line(
-        "dense peaks; shared memory of one block; a queued launch; "
+        "dense peaks; shared memory of one block; µs of a queued launch; "
         "`fuseledger devices show NAME` gives every figure with its source",
         "dim",
     )

@@ -69,7 +69,7 @@ def three_digits(value: float) -> str:
 
 def times(more: float, less: float) -> str:
     """Quotient as a factor: 2.5×."""
-    return f"{more / less:.2f}×" if less else "–"
+    return f"{three_digits(more / less)}×" if less else "–"
 
 
 def plural(count: int, noun: str) -> str:

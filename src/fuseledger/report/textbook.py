@@ -129,7 +129,7 @@ def chain_markdown(document: ChainDocument) -> str:
 def ledger_text(document: LedgerDocument, page: Page) -> None:
     """The six decisions: their table, and how each figure comes about."""
     page.table(
-        _DECISION, [Row(row[:-1], row[-1], note_style="green") for row in _decision_rows(document)]
+        _DECISION, [Row(row[:-1], row[-1], note_style="green") for row in decision_rows(document)]
     )
     page.blank()
     page.line("A and B in figures, and how they come about", "bold")
@@ -147,7 +147,7 @@ def ledger_markdown(document: LedgerDocument) -> str:
         "decision", "A MB:", "B MB:", "A grid:", "B grid:", "on chip A / B KB:", "budget KB:",
         "winner, deciding account",
     )  # fmt: skip
-    parts = [table(titles, _decision_rows(document))]
+    parts = [table(titles, decision_rows(document))]
     for decision in document.decisions:
         lines = [f"- {escape(name)}: {escape(words)}" for name, words in _derivations(decision)]
         parts.append("\n".join([f"**{escape(decision.title)}**", "", *lines]))
@@ -193,7 +193,8 @@ def _chain_words(chain: ChainPart) -> list[str]:
     ]
 
 
-def _decision_rows(document: LedgerDocument) -> list[tuple[str, ...]]:
+def decision_rows(document: LedgerDocument) -> list[tuple[str, ...]]:
+    """The exercise's table: decision, A and B MB, grids, on chip, budget, winner and account."""
     rows: list[tuple[str, ...]] = []
     for decision in document.decisions:
         a, b = decision.options
@@ -226,8 +227,10 @@ def _derivations(decision: DecideDocument) -> list[tuple[str, str]]:
     for letter, option in zip("AB", decision.options, strict=True):
         accounts = option.accounts
         rows.append((letter, f"{option.name}: {accounts['traffic'].derivation}"))
-        rows.append(("", f"grid {accounts['parallelism'].derivation}"))
-        rows.append(("", f"on chip {on_chip(option)} KB: {accounts['capacity'].derivation}"))
+        rows.append((f"{letter} grid", accounts["parallelism"].derivation))
+        rows.append(
+            (f"{letter} on chip", f"{on_chip(option)} KB: {accounts['capacity'].derivation}")
+        )
     if decision.verdict.disagreement is not None:
         rows.append(("clock", decision.verdict.disagreement))
     return rows

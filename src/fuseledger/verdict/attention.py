@@ -85,12 +85,12 @@ def decide_attention(
         return attention_options(h, n, w, parts, dtype=dtype)
 
     def choice(h: int, n: int, w: int, parts: Sequence[int]) -> str:
-        priced = [priced_option(option, device) for option in options(h, n, w, parts)]
+        priced = [priced_option(o, device, warn_small=True) for o in options(h, n, w, parts)]
         return apply_rule(priced, device.sm_count, device.stream_gbs).choice
 
     title = f"decode attention, {heads:,} heads, kv {kv:,}, d {d:,}, {dtype}"
     decision = decide_declared(
-        title, options(heads, kv, d, factors), device, notes=_NOTES,
+        title, options(heads, kv, d, factors), device, notes=_NOTES, warn_small=True,
         propose=lambda: _usable(heads, kv, d, device, dtype),
     )  # fmt: skip
     now = decision.verdict.choice

@@ -17,9 +17,9 @@ DEFAULT_DEVICE = "h100-sxm"
 
 _FILE_BYTES_MAX = 1 << 20
 
-Text = Annotated[
-    str, msgspec.Meta(pattern=r"^[^\x00-\x1f\x7f]*\S[^\x00-\x1f\x7f]*$", max_length=200)
-]
+_LINE = r"^[^\x00-\x1f\x7f]*[^\x00-\x20\x7f][^\x00-\x1f\x7f]*\Z"
+
+Text = Annotated[str, msgspec.Meta(pattern=_LINE, max_length=200)]
 Positive = Annotated[float, msgspec.Meta(gt=0, lt=1e18)]
 Natural = Annotated[float, msgspec.Meta(ge=0, lt=1e18)]
 PositiveInt = Annotated[int, msgspec.Meta(ge=1, lt=10**18)]

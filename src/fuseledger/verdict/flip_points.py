@@ -11,12 +11,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from fuseledger.devices import Device, replace_figures
 from fuseledger.ledger.account import format_bytes, format_kib
 
 if TYPE_CHECKING:
     from fuseledger.verdict.rule import Option
 
 NEITHER = "neither"
+BANDWIDTH_MAX_GBS = 100_000
+"""Where the search for a bandwidth that changes the clock's choice ends."""
 Winner = str | None
 """Name of the winning option; None: neither."""
 Rule = Callable[[Sequence["Option"], int | None], Winner]
@@ -91,6 +94,21 @@ def flips_of_size(
             )
         )  # fmt: skip
     return tuple(found)
+
+
+def bandwidth_flips(device: Device, fastest_on: Callable[[Device], str]) -> tuple[Flip, ...]:
+    """Bandwidths at which another option is fastest: they move the clock, and never the rule."""
+    now = device.stream_gbs
+    if now is None:
+        return ()
+
+    def fastest_at(bandwidth_gbs: int) -> str:
+        return fastest_on(replace_figures(device, dram_bandwidth_gbs=bandwidth_gbs))
+
+    start = min(max(round(now), 1), BANDWIDTH_MAX_GBS)
+    return flips_of_size(
+        "GB/s", start, 1, BANDWIDTH_MAX_GBS, fastest_at(start), fastest_at, verb="is fastest"
+    )
 
 
 def _first_change(

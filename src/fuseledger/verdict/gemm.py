@@ -19,8 +19,8 @@ from fuseledger.ledger.price import Price
 from fuseledger.ledger.pricer import Pricer
 from fuseledger.planner.plan import PlanOptions, new_search
 from fuseledger.planner.schedules import Objective
-from fuseledger.verdict.flip_points import Flip, flips_of_size
-from fuseledger.verdict.options import Decision
+from fuseledger.verdict.flip_points import Flip, bandwidth_flips, flips_of_size
+from fuseledger.verdict.options import Decision, is_small
 from fuseledger.verdict.rule import Option, apply_rule, decide
 
 TILE = (128, 128)
@@ -84,13 +84,22 @@ def decide_gemm(gemm: Gemm, device: Device, *, splits: Sequence[int] = ()) -> De
         options, sm_count=device.sm_count, bandwidth_gbs=device.stream_gbs,
         propose=lambda: _searched(gemm, device, "bytes"),
     )  # fmt: skip
-    flips = _size_flips(gemm, device, factors, verdict.choice)
+    flips = [
+        *_size_flips(gemm, device, factors, verdict.choice),
+        *bandwidth_flips(device, lambda machine: _fastest(gemm, machine, factors)),
+    ]
     note = _searched(gemm, device, "time")
     return Decision(
         title=gemm.title, device=device, options=tuple(options),
         verdict=replace(verdict, flips=(*verdict.flips, *flips)),
         notes=() if note is None else (f"free to choose tile and split, the search takes {note}",),
     )  # fmt: skip
+
+
+def _fastest(gemm: Gemm, device: Device, factors: Sequence[int]) -> str:
+    pricing = _Pricing(gemm, device)
+    options = [pricing.option(split) for split in (1, *factors)]
+    return min(options, key=lambda option: option.time_us or 0.0).name
 
 
 def best_split(gemm: Gemm, device: Device) -> int:
@@ -134,7 +143,7 @@ class _Pricing:
             grid=price.blocks, on_chip_bytes=held, capacity_limit_bytes=limit,
             launches=price.launches, time_us=ledger.time.total_us,
             choice=None if split == 1 else "split", capacity_veto=vetoes.get("capacity"),
-            provenance="modelled",
+            provenance="modelled", is_small=is_small(price.dram_bytes, self.device),
             accounts=ledger.accounts | {
                 "capacity": replace(
                     ledger.accounts["capacity"], value=held, limit=limit,
@@ -152,7 +161,7 @@ class _Pricing:
             tiles |= dict.fromkeys(self.nest.split_axes, -(-self.gemm.K // split))
         price = self.pricer.price(tiles)
         sms = self.device.sm_count
-        if sms is not None and price.blocks < sms:
+        if sms is not None and price.blocks < sms and not is_small(price.dram_bytes, self.device):
             price.vetoes += (("parallelism", f"a grid of {price.blocks:,} on {sms:,} SMs"),)
         return price
 

@@ -252,9 +252,7 @@ def _warnings(options: Sequence[Option], sm_count: int | None, verdict: Verdict)
         if sm_count is None or option.grid >= sm_count:
             continue
         if option.is_small:
-            found.append(
-                f"{option.name}: {_short(option, sm_count)}, too small to fill any machine"
-            )
+            found.append(f"{_short(option, sm_count)}, and is too small to fill any machine")
         elif option.name == verdict.winner:
             idle = sm_count - option.grid
             found.append(f"{option.name}: its grid of {option.grid:,} leaves {idle:,} SMs idle")

@@ -1,0 +1,90 @@
+"""R2's third way: a carried tensor made *online* by rescaling what was accumulated so far.
+
+`Σ_n exp(S[m,n] − t[m]) / z[m] · V[n,d]` with `(t, z) = (max, Σexp)_n S` need not know the final `t`
+while it walks `n`: with a running maximum, what was summed under an old one is multiplied by
+`exp(t_old − t_new)`, and the division by `z` waits until the end. This is sound where the tensor is
+read, after its statistic, only as such an exponential, and that only by sums over the same axis.
+The rule reads bodies and combines, not names; attention is its best-known instance.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fuseledger.graph.op import Op
+from fuseledger.graph.scalar import Call, Expr, Read
+from fuseledger.ledger.nest import Nest
+
+
+def online_variant(nest: Nest) -> Nest | None:
+    """The nest with every tensor that can be online no longer carried, or None where none can."""
+    online: set[str] = set()
+    rescaled: set[int] = set()
+    for tensor, axes in nest.carried.items():
+        sums = _sums_over(nest, tensor, axes)
+        if sums is not None:
+            online.add(tensor)
+            rescaled |= sums
+    if not online:
+        return None
+    carried = {name: axes for name, axes in nest.carried.items() if name not in online}
+    return replace(nest, carried=carried, rescaled=frozenset(rescaled))
+
+
+def _sums_over(nest: Nest, tensor: str, axes: frozenset[str]) -> set[int] | None:
+    """Positions of the sums that would be rescaled, or None where the tensor must stay whole."""
+    readers = [(i, op) for i, op in nest.ops.items() if any(r.tensor == tensor for r in op.reads)]
+    statistics = [i for i, op in readers if op.combine == "max_sumexp" and axes <= op.reduces]
+    later = [i for i, _ in readers if i not in statistics]
+    if len(statistics) != 1 or not later:
+        return None
+    results = [write.tensor for write in nest.ops[statistics[0]].writes]
+    sums: set[int] = set()
+    for i in later:
+        op = nest.ops[i]
+        if op.combine is not None or op.writes[0].tensor in nest.outputs:
+            return None
+        if not _is_shifted_exponential(op, tensor, results):
+            return None
+        made = op.writes[0].tensor
+        for j, consumer in nest.ops.items():
+            if any(read.tensor == made for read in consumer.reads):
+                if not (axes <= consumer.reduces and _is_linear_in(consumer, made)):
+                    return None
+                sums.add(j)
+    return sums
+
+
+def _is_shifted_exponential(op: Op, tensor: str, results: list[str]) -> bool:
+    """Whether the body is exp(tensor − max), perhaps over Σexp."""
+    body = op.body
+    if (
+        isinstance(body, Call)
+        and body.function == "div"
+        and _reads(op, body.args[1]) == results[-1]
+    ):
+        body = body.args[0]
+    if not (isinstance(body, Call) and body.function == "exp"):
+        return False
+    shift = body.args[0]
+    return (
+        isinstance(shift, Call)
+        and shift.function == "sub"
+        and _reads(op, shift.args[0]) == tensor
+        and _reads(op, shift.args[1]) == results[0]
+    )
+
+
+def _is_linear_in(op: Op, tensor: str) -> bool:
+    """Whether the op sums a product with the tensor as exactly one factor."""
+    return op.combine == "sum" and op.body is not None and _factors(op, op.body).count(tensor) == 1
+
+
+def _factors(op: Op, body: Expr) -> list[str | None]:
+    if isinstance(body, Call) and body.function == "mul":
+        return [factor for arg in body.args for factor in _factors(op, arg)]
+    return [_reads(op, body)]
+
+
+def _reads(op: Op, expr: Expr) -> str | None:
+    return op.reads[expr.slot].tensor if isinstance(expr, Read) else None
