@@ -43,6 +43,10 @@ class OutputError(InputError):
     """The file named by `-o` cannot be written; the message names it."""
 
 
+class CannotEmit(InputError):
+    """A kernel has no Triton text yet; the message says what in it has none."""
+
+
 class IllegalPlan(FuseledgerError):
     """A plan that is no partition into convex kernels: a defect of ours, never the user's."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import networkx as nx
 
@@ -54,7 +54,7 @@ def sharing(graph: Graph) -> nx.Graph:
     found = nx.Graph(digraph(graph).to_undirected())
     for name, readers in graph.consumers.items():
         if graph.tensors[name].role != "weight" and len(readers) <= 8:
-            found.add_edges_from(zip(readers, readers[1:], strict=False))
+            found.add_edges_from(pairwise(readers))
     return found
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fuseledger.report.figures import bytes_words, three_digits, time_words
+from fuseledger.report.figures import bytes_words, label_words, three_digits, time_words
 from fuseledger.report.layout import Column, Page, Row, wrap
 
 
@@ -36,6 +36,20 @@ def test_the_widest_wrapping_column_gives_way() -> None:
     assert lines[1].startswith("fixed  one two")
     assert lines[1].endswith("12.5 MB")
     assert lines[-1] == "       a note"
+
+
+@pytest.mark.parametrize(
+    ("label", "words"),
+    [
+        ("conv+relu+conv+relu+add", "2×(conv+relu)+add"),
+        ("add+conv+relu+pool+conv+relu+pool+conv", "add+2×(conv+relu+pool)+conv"),
+        ("gemm+bias+gelu", "gemm+bias+gelu"),
+        ("gemm", "gemm"),
+    ],
+)
+def test_repeats_in_a_label_are_counted(label: str, words: str) -> None:
+    """A run of equal parts is written once with its number; single ops are left alone."""
+    assert label_words(label) == words
 
 
 @pytest.mark.parametrize(

@@ -1,24 +1,38 @@
-"""The first clock: launch + the slowest of DRAM, L2 and the pipes + a latency per wave.
+"""The roofline clock: launch + the slowest of DRAM, L2 and the pipes + a latency per wave.
 
 `time = launches·launch + max(DRAM, L2, matrix, lanes, special)/fill + waves·latency + spills`
+
+A term whose figures the device does not state is left out.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from functools import cached_property
 
 from fuseledger.clock.time import Time
-from fuseledger.devices import Device
+from fuseledger.devices import Device, LaunchMode
+from fuseledger.errors import DeviceError
 from fuseledger.ledger.price import WARP_THREADS, Price
 
-LaunchMode = Literal["eager", "queued", "graph"]
+WAVE_LATENCY_SHARE = 0.1
+"""Of a block's latency, what each wave after the first adds: blocks that end let others start, so
+the rest is hidden by blocks in flight (assumed)."""
 
-BLOCK_LATENCY_US = 0.8
-"""Start of a block, one round trip to DRAM and its write-back: about 600 ns of DRAM latency
-(Hopper and Ampere microbenchmarks: 470–690 ns) and a block's launch."""
-BYTES_PER_CLOCK_PER_SM = 32
-"""What one SM can pull from DRAM: it takes blocks to saturate it."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rates:
+    """What the clock needs of a device, read once."""
+
+    sms: int
+    stream_gbs: float
+    sm_gbs: float | None
+    """DRAM bandwidth that one SM can draw."""
+    l2_gbs: float | None
+    l2_bytes: int | None
+    special_ops_per_s: float | None
+    launch_us: float
+    latency_us: float
 
 
 @dataclass(frozen=True)
@@ -30,37 +44,67 @@ class Roofline:
     tf32: bool = False
 
     def time(self, price: Price) -> Time:
-        """Time of a kernel from its price, in µs."""
-        device = self.device
-        stream = device.stream_gbs or device.require("dram_bandwidth_gbs")
-        sms = device.sm_count or 1
-        resident = sms * price.blocks_per_sm
-        waves = -(-price.blocks // resident)
-        fill = _fill(price.blocks, sms, price.blocks_per_sm)
-        dram_gbs = stream
-        if device.clock_mhz and device.sm_count:
-            busy = min(price.blocks, sms)
-            dram_gbs = min(stream, busy * BYTES_PER_CLOCK_PER_SM * device.clock_mhz * 1e6 / 1e9)
+        """Time of a kernel from its price, in µs.
+
+        Raises DeviceError where the device states no DRAM bandwidth, launch cost or fp32 peak.
+        """
+        rates = self._rates
+        blocks, sms = price.blocks, rates.sms
+        waves = -(-blocks // (sms * price.blocks_per_sm))
+        fill = _fill(blocks, sms)
+        dram_gbs = rates.stream_gbs
+        if rates.sm_gbs is not None:
+            dram_gbs = min(dram_gbs, min(blocks, sms) * rates.sm_gbs)
         terms = [("dram", (price.dram_bytes + self._spilled_over(price)) / dram_gbs / 1e3)]
-        if device.l2_bandwidth_gbs:
-            terms.append(
-                (
-                    "l2",
-                    price.l2_bytes / device.l2_bandwidth_gbs / 1e3 / min(1.0, price.blocks / sms),
-                )
-            )
-        for key, flops in price.flops.items():
+        if rates.l2_gbs is not None:
+            drawn = min(1.0, blocks / sms)
+            terms.append(("l2", price.l2_bytes / rates.l2_gbs / 1e3 / drawn))
+        for pipe, flops in price.flops.items():
+            unit, flops_per_s = self._pipe(pipe)
+            terms.append((unit, flops / flops_per_s * 1e6 / fill))
+        if rates.special_ops_per_s is not None and price.special_ops:
+            terms.append(("special", price.special_ops / rates.special_ops_per_s * 1e6 / fill))
+        launch_us = price.launches * rates.launch_us
+        latency_us = rates.latency_us * (1 + WAVE_LATENCY_SHARE * (waves - 1))
+        spilled = 2 * price.spill_bytes * blocks * price.warps * WARP_THREADS
+        spill_us = spilled / rates.stream_gbs / 1e3
+        slowest = max([us for _, us in terms])
+        total_us = launch_us + slowest + latency_us + spill_us
+        return Time(total_us, launch_us, tuple(terms), latency_us, spill_us)
+
+    @cached_property
+    def _rates(self) -> _Rates:
+        device = self.device
+        sms, per_clock = device.sm_count, device.dram_bytes_per_clock_per_sm
+        sm_gbs = None
+        if sms is not None and per_clock is not None and device.clock_mhz is not None:
+            sm_gbs = per_clock * device.clock_mhz / 1e3
+        return _Rates(
+            sms=sms or 1,
+            stream_gbs=device.stream_gbs or device.require("dram_bandwidth_gbs"),
+            sm_gbs=sm_gbs,
+            l2_gbs=device.l2_bandwidth_gbs,
+            l2_bytes=device.l2_bytes,
+            special_ops_per_s=device.special_ops_per_s,
+            launch_us=device.launch_us(self.launch),
+            latency_us=(device.block_latency_us or 0.0) if sms else 0.0,
+        )
+
+    @cached_property
+    def _pipes(self) -> dict[str, tuple[str, float]]:
+        return {}
+
+    def _pipe(self, key: str) -> tuple[str, float]:
+        """(matrix or lanes, FLOP/s) of `matrix:fp16`; the fp32 lanes where it has no such."""
+        found = self._pipes.get(key)
+        if found is None:
             unit, dtype = key.split(":")
-            peak = self._peak(dtype, matrix=unit == "matrix")
-            terms.append((unit, flops / peak * 1e6 / fill))
-        special = device.special_ops_per_s
-        if special and price.special_ops:
-            terms.append(("special", price.special_ops / special * 1e6 / fill))
-        launch = price.launches * device.launch_us(self.launch)
-        latency = BLOCK_LATENCY_US * (1 + 0.1 * (waves - 1)) if device.sm_count else 0.0
-        spill = 2 * price.spill_bytes * price.blocks * price.warps * WARP_THREADS / stream / 1e3
-        total = launch + max(us for _, us in terms) + latency + spill
-        return Time(total, launch, tuple(terms), latency, spill)
+            try:
+                peak = self.device.peak_for(dtype, matrix=unit == "matrix", tf32=self.tf32)
+            except DeviceError:
+                peak = self.device.peak_for("fp32", matrix=False)
+            found = self._pipes[key] = (unit, peak)
+        return found
 
     def _spilled_over(self, price: Price) -> float:
         """Re-reads that L2 does not absorb: none while the kernel's operands fit it.
@@ -68,37 +112,17 @@ class Roofline:
         Else blocks of one wave, run as a square of tiles, share what they load, so a re-read
         factor R costs R/√(blocks in flight) reads of DRAM.
         """
-        cache = self.device.l2_bytes
+        rates = self._rates
         reads = price.read_bytes
-        if cache is None or reads <= cache or not reads:
+        if rates.l2_bytes is None or reads <= rates.l2_bytes:
             return 0.0
         again = (price.l2_bytes - price.write_bytes) / reads
-        in_flight = (self.device.sm_count or 1) * price.blocks_per_sm
+        in_flight = rates.sms * price.blocks_per_sm
         return reads * max(0.0, again / max(1.0, in_flight**0.5) - 1.0)
 
-    def _peak(self, dtype: str, *, matrix: bool) -> float:
-        return _peak(self.device, dtype, matrix, self.tf32)
 
-
-_PEAKS: dict[tuple[str, str, bool, bool], float] = {}
-
-
-def _peak(device: Device, dtype: str, matrix: bool, tf32: bool) -> float:
-    from fuseledger.errors import DeviceError
-
-    key = (device.name, dtype, matrix, tf32)
-    if key not in _PEAKS:
-        try:
-            peak = device.peak_for(dtype, matrix=matrix, tf32=tf32)
-        except DeviceError:
-            peak = device.peak_for("fp32", matrix=False)
-        _PEAKS[key] = peak
-    return _PEAKS[key]
-
-
-def _fill(blocks: int, sms: int, per_sm: int) -> float:
+def _fill(blocks: int, sms: int) -> float:
     """Share of the SMs' time that blocks use: the tail wave leaves some idle."""
     if blocks <= sms:
         return max(blocks, 1) / sms
-    full = -(-blocks // sms)
-    return blocks / (full * sms)
+    return blocks / (-(-blocks // sms) * sms)

@@ -6,7 +6,6 @@ bytes per clock, and SMs without a block compute nothing.
 
 from __future__ import annotations
 
-from fuseledger.clock.roofline import BYTES_PER_CLOCK_PER_SM
 from fuseledger.clock.time import Time
 from fuseledger.devices import Device
 from fuseledger.ledger.declared import declared_price
@@ -45,9 +44,10 @@ def _penalty(nest: Nest) -> float:
 def _memory_us(moved: int, blocks: int, device: Device) -> float:
     """Time of the bytes: a declared grid's last wave may be too short to draw all bandwidth."""
     stream = device.require("stream_gbs")
-    if not blocks or not device.sm_count or not device.clock_mhz:
+    per_clock = device.dram_bytes_per_clock_per_sm
+    if not blocks or not device.sm_count or not device.clock_mhz or per_clock is None:
         return moved / stream / 1e3
-    per_sm = BYTES_PER_CLOCK_PER_SM * device.clock_mhz / 1e3
+    per_sm = per_clock * device.clock_mhz / 1e3
     full, tail = divmod(blocks, device.sm_count)
     share = full * device.sm_count / min(stream, device.sm_count * per_sm)
     if tail:

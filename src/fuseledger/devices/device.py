@@ -157,6 +157,16 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return self.dram_bandwidth_gbs * self.stream_efficiency
 
     @property
+    def dram_bytes_per_clock_per_sm(self) -> float | None:
+        """Bytes that one SM can draw from DRAM per clock: it takes blocks to saturate DRAM."""
+        return _float(self.figures.dram_bytes_per_clock_per_sm)
+
+    @property
+    def block_latency_us(self) -> float | None:
+        """Time in µs of a block that does next to nothing: its start, a read and a write-back."""
+        return _float(self.figures.block_latency_us)
+
+    @property
     def l2_bytes(self) -> int | None:
         """Capacity in bytes of the last cache before DRAM that all SMs share: L2 on NVIDIA."""
         return _int(self.figures.l2_bytes)

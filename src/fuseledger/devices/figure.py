@@ -92,6 +92,8 @@ class Figures(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     dram_bandwidth_gbs: Figure | None = None
     dram_measured_gbs: Figure | None = None
     stream_efficiency: Fraction | None = None
+    dram_bytes_per_clock_per_sm: Figure | None = None
+    block_latency_us: Figure | None = None
     l2_bytes: Count | None = None
     l2_bandwidth_gbs: Figure | None = None
     sector_bytes: Count | None = None

@@ -74,7 +74,7 @@ class AtenGraph:
     notes: tuple[str, ...] = ()
 
 
-class Unlowered(Exception):  # noqa: N818  a signal inside the lowering, never shown
+class Unlowered(Exception):
     """The table's function does not cover these arguments: the call becomes a barrier."""
 
 

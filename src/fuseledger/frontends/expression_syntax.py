@@ -27,7 +27,7 @@ _WIDTH = 76
 """Columns of source shown above a caret."""
 
 
-class Mistake(Exception):  # noqa: N818  a signal inside the frontend: `parse` raises SourceError
+class Mistake(Exception):
     """What is wrong, and where: an offset into the text, or None for the call being read."""
 
     def __init__(self, message: str, at: int | None = None) -> None:

@@ -17,7 +17,7 @@ X, Y, Z = Read(0), Read(1), Read(2)
 """The first three arguments of `Site.map`."""
 
 
-class Unlowered(Exception):  # noqa: N818  a signal inside the lowering, never shown
+class Unlowered(Exception):
     """The table's function does not cover this node: it becomes a barrier."""
 
 

@@ -9,9 +9,7 @@ from pathlib import Path
 from fuseledger.errors import SourceError
 from fuseledger.graph.graph import Graph
 
-ACCEPTED = (
-    "a SOURCE is an expression, a .onnx, .pt2 or .json file, onnx:NAME, or module.py:factory"
-)
+ACCEPTED = "a SOURCE is an expression, a .onnx, .pt2 or .json file, onnx:NAME, or module.py:factory"
 
 _SHIPPED = re.compile(r"onnx:(?P<name>[\w.-]*)")
 """A model that the onnx package ships."""

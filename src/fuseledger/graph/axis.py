@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from math import prod
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -114,18 +113,17 @@ def common_refinement(factorings: Iterable[tuple[int, ...]]) -> tuple[int, ...] 
     Factorings are outermost first: (6,) and (2, 3) give (2, 3); (4, 6) and (6, 4) give None.
     """
     cuts = {1}
-    total = 1
+    totals: set[int] = set()
     for factors in factorings:
-        total = prod(factors)
         inner = 1
         for factor in reversed(factors):
             inner *= factor
             cuts.add(inner)
-    ordered = sorted(cuts)
-    if ordered[-1] != total:
+        totals.add(inner)
+    if len(totals) > 1:
         raise ValueError("factorings of different sizes")
     pieces: list[int] = []
-    for low, high in pairwise(ordered):
+    for low, high in pairwise(sorted(cuts)):
         if high % low:
             return None
         pieces.append(high // low)

@@ -103,7 +103,10 @@ def _run(
 def _gather(access: Access, op: Op, stored: Array, reads: list[Array]) -> Array:
     """The read as a view over all of the op's axes, size 1 where it does not depend on one."""
     names = list(op.sizes)
-    if any(index.lookup is not None for index in access.index):
+    shape = [op.sizes[name] if _depends(access, name) else 1 for name in names]
+    if 0 in op.sizes.values():
+        return np.zeros(shape)
+    if access.is_lookup:
         return _gather_lookup(access, op, stored, reads)
     strides = dict.fromkeys(names, 0)
     array = stored
@@ -131,9 +134,6 @@ def _gather(access: Access, op: Op, stored: Array, reads: list[Array]) -> Array:
         for name, stride in index.terms:
             strides[name] += stride * array.strides[k]
     origin = array[tuple(slice(s, None) for s in start)] if array.ndim else array
-    shape = [op.sizes[name] if _depends(access, name) else 1 for name in names]
-    if 0 in shape:
-        return np.zeros(shape)
     return np.lib.stride_tricks.as_strided(
         origin, shape, [strides[name] for name in names], writeable=False
     )
@@ -152,8 +152,8 @@ def _gather_lookup(access: Access, op: Op, stored: Array, reads: list[Array]) ->
             position = position + stride * _iota(op, names, name)
         if index.lookup is not None:
             looked_up = reads[index.lookup].astype(np.int64)
-            position = position + np.where(looked_up < 0, looked_up + size, looked_up)
-        positions.append(np.asarray(position, dtype=np.int64))
+            position = position + looked_up + size * (looked_up < 0)
+        positions.append(position.astype(np.int64))
     if access.fill is None:
         return stored[tuple(positions)]
     inside = np.ones([1] * len(names), dtype=bool)

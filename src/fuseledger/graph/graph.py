@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from fuseledger.graph.op import Op
+from fuseledger.graph.structure import Structure, structures
 from fuseledger.graph.tensor import Tensor
 from fuseledger.graph.view import View
 
@@ -96,6 +97,11 @@ class Graph:
             for j in before:
                 after[j].append(i)
         return tuple(tuple(found) for found in after)
+
+    @cached_property
+    def structures(self) -> tuple[Structure, ...]:
+        """Each op with its names taken out."""
+        return structures(self)
 
     @cached_property
     def barriers(self) -> dict[str, int]:

@@ -55,6 +55,16 @@ class Access:
         """Names of the op's axes that the coordinates depend on, in order, once each."""
         return tuple(dict.fromkeys(name for index in self.index for name, _ in index.terms))
 
+    @cached_property
+    def plain(self) -> tuple[str | None, ...]:
+        """The axis that each coordinate equals, None where it is anything else."""
+        return tuple(index.axis for index in self.index)
+
+    @cached_property
+    def is_lookup(self) -> bool:
+        """Whether a value that the op reads says where."""
+        return any(index.lookup is not None for index in self.index)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Op:
@@ -90,6 +100,11 @@ class Op:
         return {axis.name: axis.size for axis in self.axes}
 
     @cached_property
+    def kept(self) -> tuple[str, ...]:
+        """Names of the axes that are not reduced, in order."""
+        return tuple(axis.name for axis in self.axes if axis.name not in self.reduces)
+
+    @cached_property
     def points(self) -> int:
         """Number of loop points that do work.
 
@@ -118,7 +133,7 @@ class Op:
         if not (isinstance(first, Read) and isinstance(second, Read)):
             return False
         a, b = (set(self.reads[read.slot].axes) for read in (first, second))
-        kept = set(self.sizes) - self.reduces
+        kept = set(self.kept)
         return bool(a & b & self.reduces) and bool((a - b) & kept) and bool((b - a) & kept)
 
     @cached_property

@@ -67,6 +67,11 @@ class Tensor:
         return tuple(axis for dim in self.dims for axis in dim)
 
     @cached_property
+    def axis_names(self) -> tuple[str, ...]:
+        """Their names."""
+        return tuple(axis.name for axis in self.axes)
+
+    @cached_property
     def elements(self) -> int:
         """Number of elements."""
         return prod(axis.size for axis in self.axes)

@@ -59,7 +59,7 @@ class View:
         return View(self.base, tuple(self.dims[i] for i in order), self.coords, self.dtype)
 
     def reshape(self, shape: Sequence[int]) -> View | None:
-        """Dimensions merged and split, or None where atoms have no common refinement with `shape`."""
+        """Dimensions merged and split, or None where no refinement of the atoms fits `shape`."""
         if self.elements == 0:
             return View(
                 self.base,

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
+from operator import attrgetter
 
 from fuseledger.devices import Device
 from fuseledger.graph.tensor import DTYPE_BITS
@@ -46,35 +48,51 @@ class Footprint:
         contractions: list[tuple[int, tuple[str, ...], tuple[str, ...]]],
         halos: Mapping[int, set[str]],
     ) -> None:
+        self._nest = nest
+        self._extent = _Extents(nest, halos)
         self._limits = _Limits.of(device)
         self._warps: dict[int, tuple[int, int, int]] = {}
-        self._held, self._in_flight = _results(nest, halos, owning=True)
-        self._walked_held, self._walked_in_flight = _results(nest, halos, owning=False)
-        self._operands: list[tuple[_Part, int]] = []
+        self._operands: list[tuple[_Part, int, int]] = []
         for i, rows, columns in contractions:
             op = nest.ops[i]
             depth = prod(op.sizes[name] for name in op.reduces)
             for access, side in ((op.reads[0], rows), (op.reads[1], columns)):
                 if access.tensor in nest.external:
                     bits = DTYPE_BITS[nest.graph.tensors[access.tensor].dtype]
-                    part = _Part(nest, access.tensor, i, side, _NONE, halos, bits)
-                    self._operands.append((part, min(depth, STEP_BYTES * 8 // bits)))
+                    step = min(depth, STEP_BYTES * 8 // bits)
+                    self._operands.append((self._extent.part(i, side, _NONE), step, bits))
+
+    @cached_property
+    def _owning(self) -> tuple[list[_Holding], list[_Part]]:
+        return _results(self._nest, self._extent, owning=True)
+
+    @cached_property
+    def _walking(self) -> tuple[list[_Holding], list[_Part]]:
+        return _results(self._nest, self._extent, owning=False)
 
     def add(self, price: Price, regions: dict[int, dict[str, int]]) -> None:
         """Fill in everything of the price that R5 decides."""
-        owning = price.walks == 1
-        for part in self._held if owning else self._walked_held:
-            price.held.append(part.hold(regions[part.position]))
-        price.register_bytes = ACCUMULATOR_BYTES * max(
-            (
-                min(part.elements(regions[part.position]), FRAGMENT)
-                for part in (self._in_flight if owning else self._walked_in_flight)
-            ),
-            default=0,
-        )
-        for part, step in self._operands:
-            elements = part.elements(regions[part.position])
-            price.staged_bytes += (elements * step * part.bits + 7) // 8
+        held, in_flight = self._owning if price.walks == 1 else self._walking
+        price.held = [
+            Held(
+                name=name,
+                register_bytes=elements * ACCUMULATOR_BYTES,
+                shared_bytes=None if in_registers else (elements * bits + 7) // 8,
+                extents=extents,
+            )
+            for part, tensors in held
+            for extents, elements in (part.extents(regions[part.position]),)
+            for name, bits, in_registers in tensors
+        ]
+        most = 0
+        for part in in_flight:
+            most = max(most, part.elements(regions[part.position]))
+            if most >= FRAGMENT:
+                most = FRAGMENT
+                break
+        price.register_bytes = most * ACCUMULATOR_BYTES
+        for part, step, bits in self._operands:
+            price.staged_bytes += (part.elements(regions[part.position]) * step * bits + 7) // 8
         self._place(price)
         self._occupancy(price)
 
@@ -85,7 +103,7 @@ class Footprint:
         while room_shared is not None and price.stages > 1 and shared > room_shared:
             price.stages -= 1
             shared = price.staged_bytes * price.stages
-        for item in sorted(price.held, key=lambda held: -held.register_bytes):
+        for item in sorted(price.held, key=_register_bytes, reverse=True):
             fits_shared = item.shared_bytes is not None and (
                 room_shared is None or shared + item.shared_bytes <= room_shared
             )
@@ -184,120 +202,125 @@ class _Part:
     loops are another matter: together they hold LOOP_POINTS at most.
     """
 
-    __slots__ = (
-        "_halo",
-        "_listed",
-        "_looped",
-        "_sizes",
-        "bits",
-        "in_registers",
-        "name",
-        "position",
-    )
+    __slots__ = ("halo", "listed", "looped", "position", "sizes")
 
     def __init__(
         self,
-        nest: Nest,
-        name: str,
         position: int,
-        axes: tuple[str, ...],
-        whole: frozenset[str],
-        halos: Mapping[int, set[str]],
-        bits: int,
-        *,
-        in_registers: bool = False,
+        listed: tuple[str, ...],
+        looped: tuple[str, ...],
+        halo: tuple[str, ...],
+        sizes: Mapping[str, int],
     ) -> None:
-        self.name = name
         self.position = position
-        self.bits = bits
-        self.in_registers = in_registers
-        """An accumulator, which nothing but registers may hold."""
-        listed = whole | (frozenset(nest.open_axes) - nest.split_axes)
-        self._listed = tuple(axis for axis in axes if axis in listed)
-        self._looped = tuple(axis for axis in axes if axis not in listed)
-        closed = halos.get(position, _NONE) - frozenset(nest.open_axes)
-        self._halo = axes if any(axis in closed for axis in self._looped) else ()
-        self._sizes = (
-            {axis: nest.sizes[axis] if axis in closed else 0 for axis in self._looped}
-            if self._halo
-            else {}
-        )
+        self.listed = listed
+        self.looped = looped
+        self.halo = halo
+        """All axes in order, where some are loops unless the region is short of the whole."""
+        self.sizes = sizes
+        """Size of each axis that is a loop, or 0 where it is one in any case."""
 
-    def extents(self, region: dict[str, int]) -> tuple[tuple[str, int], ...]:
-        """Elements held along each axis, in-block loops together."""
-        looped = 1
+    def extents(self, region: Mapping[str, int]) -> tuple[tuple[tuple[str, int], ...], int]:
+        """(axis, elements held along it) in order, in-block loops together; and their product."""
+        looped = elements = 1
         found: list[tuple[str, int]] = []
-        for axis in self._halo or self._listed:
-            extent = region[axis]
-            if axis not in self._sizes or extent < self._sizes[axis]:
+        if self.halo:
+            for axis in self.halo:
+                extent = region[axis]
+                if axis not in self.sizes or extent < self.sizes[axis]:
+                    found.append((axis, extent))
+                    elements *= extent
+                else:
+                    looped *= extent
+        else:
+            for axis in self.listed:
+                extent = region[axis]
                 found.append((axis, extent))
-            else:
-                looped *= extent
-        if not self._halo:
-            for axis in self._looped:
+                elements *= extent
+            for axis in self.looped:
                 looped *= region[axis]
         if looped > 1:
-            found.append((LOOP, min(looped, LOOP_POINTS)))
-        return tuple(found)
+            looped = min(looped, LOOP_POINTS)
+            found.append((LOOP, looped))
+        return tuple(found), elements * looped
 
-    def elements(self, region: dict[str, int]) -> int:
+    def elements(self, region: Mapping[str, int]) -> int:
         """Product of the extents."""
-        if self._halo:
-            return prod(extent for _, extent in self.extents(region))
+        if self.halo:
+            return self.extents(region)[1]
         looped = elements = 1
-        for axis in self._looped:
+        for axis in self.looped:
             looped *= region[axis]
-        for axis in self._listed:
+        for axis in self.listed:
             elements *= region[axis]
-        return elements * min(looped, LOOP_POINTS)
-
-    def hold(self, region: dict[str, int]) -> Held:
-        """What a block holds of it."""
-        extents = self.extents(region)
-        elements = 1
-        for _, extent in extents:
-            elements *= extent
-        return Held(
-            name=self.name,
-            register_bytes=elements * ACCUMULATOR_BYTES,
-            shared_bytes=None if self.in_registers else (elements * self.bits + 7) // 8,
-            extents=extents,
-        )
+        return elements * (looped if looped < LOOP_POINTS else LOOP_POINTS)
 
 
-def _results(
-    nest: Nest, halos: Mapping[int, set[str]], *, owning: bool
-) -> tuple[list[_Part], list[_Part]]:
+_Holding = tuple[_Part, list[tuple[str, int, bool]]]
+"""A part, and what has its extents: (tensor, bits, whether only registers may hold it)."""
+
+
+class _Extents:
+    """The parts of one nest; ops with the same region share those of the same axes."""
+
+    def __init__(self, nest: Nest, halos: Mapping[int, set[str]]) -> None:
+        self._sizes = nest.sizes
+        self._open = frozenset(nest.open_axes)
+        self._tiled = self._open - nest.split_axes
+        self._halos = halos
+        self._known: dict[tuple[object, ...], _Part] = {}
+
+    def part(self, position: int, axes: tuple[str, ...], whole: frozenset[str]) -> _Part:
+        """The part along `axes` of what an op works on, held whole along `whole`."""
+        halos = self._halos.get(position)
+        key = (-1 if halos is None else position, axes, whole)
+        found = self._known.get(key)
+        if found is None:
+            listed = self._tiled | whole
+            looped = tuple(axis for axis in axes if axis not in listed)
+            halo, sizes = (), dict[str, int]()
+            if halos is not None:
+                closed = halos - self._open
+                if not closed.isdisjoint(looped):
+                    halo = axes
+                    sizes = {n: self._sizes[n] if n in closed else 0 for n in looped}
+            rest = tuple(axis for axis in axes if axis in listed)
+            found = self._known[key] = _Part(position, rest, looped, halo, sizes)
+        return found
+
+
+def _results(nest: Nest, extents: _Extents, *, owning: bool) -> tuple[list[_Holding], list[_Part]]:
     """(held, in flight): owned tensors and accumulators, and results of pointwise chains.
 
     Where carried tensors are walked twice, not `owning`, they are not held.
     """
     tensors = nest.graph.tensors
-    held: list[_Part] = []
-    in_flight: list[_Part] = []
+    held: list[_Holding] = []
+    in_flight: dict[_Part, None] = {}
+
+    def hold(part: _Part, name: str, *, in_registers: bool) -> None:
+        tensor = (name, DTYPE_BITS[tensors[name].dtype], in_registers)
+        if held and held[-1][0] is part:
+            held[-1][1].append(tensor)
+        else:
+            held.append((part, [tensor]))
+
     for i, op in nest.ops.items():
-        axes = tuple(name for name in op.sizes if name not in op.reduces)
         accumulates = op.combine is not None and not op.scans
         for write in op.writes:
             carried = nest.carried.get(write.tensor, _NONE) if owning else _NONE
             through = nest.held_through.get(write.tensor, _NONE)
-            part = _Part(
-                nest,
-                write.tensor,
-                i,
-                axes,
-                carried | through,
-                halos,
-                DTYPE_BITS[tensors[write.tensor].dtype],
-                in_registers=bool(through or not carried),
-            )
-            (held if carried or through or accumulates else in_flight).append(part)
+            part = extents.part(i, op.kept, carried | through)
+            if carried or through or accumulates:
+                hold(part, write.tensor, in_registers=bool(through or not carried))
+            else:
+                in_flight[part] = None
     for name, whole in nest.carried.items() if owning else ():
         if name in nest.external:
             i, access = nest.external[name][0]
-            bits = DTYPE_BITS[tensors[name].dtype]
-            held.append(_Part(nest, name, i, access.axes, whole, halos, bits))
-    return held, in_flight
+            hold(extents.part(i, access.axes, whole), name, in_registers=False)
+    return held, list(in_flight)
 
 
 _NONE: frozenset[str] = frozenset()
+_register_bytes = attrgetter("register_bytes")

@@ -22,8 +22,8 @@ class Edge:
     producer: int
     consumer: int
     access: Access
-    links: tuple[tuple[str, int], ...] = ()
-    """(axis of the tensor, position of its index) where the consumer does not walk that axis."""
+    is_linked: bool
+    """Whether the consumer walks other axes than the tensor's: windows, slices, transposes."""
 
 
 @dataclass(slots=True)
@@ -78,37 +78,31 @@ def analyse(graph: Graph, positions: tuple[int, ...]) -> Nest:
         return nest
     fed = {edge.producer for edge in nest.edges}
     _open_axes(nest, fed)
-    if len(positions) > 1:
+    if any(op.is_opaque for op in ops.values()):
+        nest.open_axes = ()
+    elif len(positions) > 1:
         _carry(nest)
         _hold(nest)
-    elif ops[positions[0]].is_opaque:
-        nest.open_axes = ()
     return nest
 
 
 def _connect(nest: Nest, made: dict[str, int]) -> None:
     graph = nest.graph
-    outputs = set(graph.outputs)
     for i, op in nest.ops.items():
         for access in op.reads:
             if access.tensor not in made:
                 nest.external.setdefault(access.tensor, []).append((i, access))
                 continue
             tensor = graph.tensors[access.tensor]
-            links = tuple(
-                (axis.name, k)
-                for k, (axis, index) in enumerate(zip(tensor.axes, access.index, strict=True))
-                if index.axis != axis.name
-            )
-            if any(index.lookup is not None for index in access.index):
+            if access.is_lookup:
                 nest.veto = f"{op.name} looks {tensor.name} up by value: it must be whole in memory"
-            nest.edges.append(Edge(tensor, made[access.tensor], i, access, links))
+            is_linked = access.plain != tensor.axis_names
+            nest.edges.append(Edge(tensor, made[access.tensor], i, access, is_linked))
         for write in op.writes:
             readers = graph.consumers.get(write.tensor, ())
-            if write.tensor in outputs or any(reader not in nest.ops for reader in readers):
+            if write.tensor in graph.outputs or any(reader not in nest.ops for reader in readers):
                 nest.outputs.append(write.tensor)
-            plain = all(index.axis is not None for index in write.index)
-            if not plain and any(reader in nest.ops for reader in readers):
+            if None in write.plain and any(reader in nest.ops for reader in readers):
                 nest.veto = f"{op.name} reorders {write.tensor}: its reader walks other axes"
 
 

@@ -5,6 +5,8 @@ What no schedule changes is computed once per nest. `footprint.py` adds rule R5.
 
 from __future__ import annotations
 
+from collections.abc import Set
+from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
@@ -12,7 +14,7 @@ from fuseledger.devices import Device
 from fuseledger.graph.axis import Index
 from fuseledger.graph.op import COMBINES, Access, Op
 from fuseledger.graph.reach import reach
-from fuseledger.graph.tensor import Tensor
+from fuseledger.graph.tensor import DTYPE_BITS, Tensor
 from fuseledger.ledger.footprint import ACCUMULATOR_BYTES, LOOP_POINTS, Footprint
 from fuseledger.ledger.nest import Edge, Nest
 from fuseledger.ledger.price import Price, external_bytes
@@ -35,16 +37,15 @@ class Pricer:
         self.read_once = external_bytes(nest)
         self.read_bytes = sum(self.read_once.values())
         self.write_bytes = sum(self.tensors[name].bytes for name in nest.outputs)
+        self._prices: dict[tuple[object, ...], Price] = {}
         self._bounds = _bounds(nest)
-        self._work_of = [
-            _Work(nest, i, self._pipes[i], {name for name, _ in self._bounds.get(i, ())})
-            for i in nest.positions
-        ]
+        halos = {i: {bound.name for bound in bounds} for i, bounds in self._bounds.items()}
+        pipes = self._pipes
+        self._work_of = [_Work(nest, i, pipes[i], halos.get(i, _NONE)) for i in nest.positions]
         self._loads = [
             (name, [_Load(self.tensors[name], i, nest.ops[i], access) for i, access in reads])
             for name, reads in nest.external.items()
         ]
-        halos = {i: {name for name, _ in bounds} for i, bounds in self._bounds.items()}
         self.footprint = Footprint(nest, device, self.contractions, halos)
 
     @cached_property
@@ -54,9 +55,8 @@ class Pricer:
         for i, op in self.nest.ops.items():
             if op.is_contraction:
                 left, right = set(op.reads[0].axes), set(op.reads[1].axes)
-                kept = [name for name in op.sizes if name not in op.reduces]
-                rows = tuple(name for name in kept if name in left and name not in right)
-                columns = tuple(name for name in kept if name in right and name not in left)
+                rows = tuple(name for name in op.kept if name in left and name not in right)
+                columns = tuple(name for name in op.kept if name in right and name not in left)
                 found.append((i, rows, columns))
         return found
 
@@ -95,17 +95,29 @@ class Pricer:
         found = dict.fromkeys(self.nest.positions, common)
         for i, bounds in self._bounds.items():
             region = found[i] = common.copy()
-            for name, reads in bounds:
-                region[name] = max(
-                    1, *(reach(index, found[consumer], size) for consumer, index, size in reads)
-                )
+            for bound in bounds:
+                extent = 1
+                for consumer, index, size in bound.reads:
+                    extent = max(extent, reach(index, found[consumer], size))
+                region[bound.name] = extent
         return found
 
     def price(self, tiles: dict[str, int], *, walks: int = 1, stages: int = 2) -> Price:
-        """The price of one choice of tiles for the open axes (an axis left out is whole)."""
+        """The price of one choice of tiles for the open axes (an axis left out is whole).
+
+        Asked again for the same choice it gives the same object.
+        """
         nest = self.nest
         sizes = nest.sizes
         tiles = {name: min(tiles.get(name, sizes[name]), sizes[name]) for name in nest.open_axes}
+        key = (*tiles.values(), walks, stages)
+        found = self._prices.get(key)
+        if found is None:
+            found = self._prices[key] = self._price(tiles, walks, stages)
+        return found
+
+    def _price(self, tiles: dict[str, int], walks: int, stages: int) -> Price:
+        sizes = self.nest.sizes
         counts = {name: -(-sizes[name] // tile) for name, tile in tiles.items()}
         regions = self.regions(tiles)
         price = Price(
@@ -156,14 +168,23 @@ class Pricer:
             price.flops["lanes:fp32"] = price.flops.get("lanes:fp32", 0.0) + work
             price.rescale_flops += work
 
+    @cached_property
+    def _reduced(self) -> list[tuple[Op, list[str]]]:
+        """Ops with reduced axes that the grid may tile, and these axes."""
+        tiled = self.nest.split_axes.intersection(self.nest.open_axes)
+        ops = [
+            op for op in self.nest.ops.values() if op.combine and not tiled.isdisjoint(op.reduces)
+        ]
+        return [(op, [name for name in op.reduces if name in tiled]) for op in ops]
+
     def _partials(self, price: Price, counts: dict[str, int]) -> None:
         """R3: a reduced axis on the grid makes parts, written and read by whoever folds them.
 
         The result's own bytes are in `write_bytes`, and in its reader's traffic, already.
         """
-        for op in self.nest.ops.values() if self.nest.split_axes else ():
-            parts = prod(counts[name] for name in op.reduces if name in counts)
-            if parts <= 1 or op.combine is None:
+        for op, reduced in self._reduced:
+            parts = prod([counts[name] for name in reduced])
+            if parts <= 1:
                 continue
             results = [self.tensors[write.tensor] for write in op.writes]
             written = parts * sum(t.elements for t in results) * ACCUMULATOR_BYTES
@@ -175,7 +196,7 @@ class Pricer:
                 price.partial_bytes += 2 * written
                 price.launches = 2
             price.parts = max(price.parts, parts)
-            merge = COMBINES[op.combine].merge_flops * (parts - 1) * op.output_points
+            merge = COMBINES[op.combine or "sum"].merge_flops * (parts - 1) * op.output_points
             price.flops["lanes:fp32"] = price.flops.get("lanes:fp32", 0.0) + merge
 
     def _loaded(self, price: Price, regions: Regions) -> int:
@@ -194,8 +215,6 @@ class _Load:
     __slots__ = ("_bits", "_index", "_lookups", "_plain", "name", "position")
 
     def __init__(self, tensor: Tensor, position: int, op: Op, access: Access) -> None:
-        from fuseledger.graph.tensor import DTYPE_BITS
-
         self.name = tensor.name
         self.position = position
         self._bits = DTYPE_BITS[tensor.dtype]
@@ -223,7 +242,7 @@ class _Work:
 
     __slots__ = ("_halo", "_lacking", "flops", "pipe", "position", "special_ops")
 
-    def __init__(self, nest: Nest, position: int, pipe: str, halo: set[str]) -> None:
+    def __init__(self, nest: Nest, position: int, pipe: str, halo: Set[str]) -> None:
         op = nest.ops[position]
         self.position = position
         self.pipe = pipe
@@ -248,26 +267,44 @@ class _Work:
         return max(1.0, again)
 
 
-def _bounds(nest: Nest) -> dict[int, list[tuple[str, list[tuple[int, Index, int]]]]]:
-    """Producers that see other extents than the tiles, consumers first → what bounds each axis.
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    """Along one axis of a producer, what its consumers need."""
 
-    A bound is a consumer, the index by which it reads the axis, and the axis's size. An axis that
-    every consumer walks as it is tiled needs none.
+    name: str
+    reads: list[tuple[int, Index, int]]
+    """(consumer, index by which it reads the axis, size of the axis)."""
+
+
+def _bounds(nest: Nest) -> dict[int, list[_Bound]]:
+    """Producers that see other extents than the tiles, consumers first.
+
+    An axis that every consumer walks as it is tiled needs no bound.
     """
     out: dict[int, list[Edge]] = {}
+    linked: set[int] = set()
     for edge in nest.edges:
         out.setdefault(edge.producer, []).append(edge)
-    found: dict[int, list[tuple[str, list[tuple[int, Index, int]]]]] = {}
-    other: set[tuple[int, str]] = set()
-    for i in reversed(nest.positions):
+        if edge.is_linked:
+            linked.add(edge.producer)
+    found: dict[int, list[_Bound]] = {}
+    halos: dict[int, set[str]] = {}
+    for i in reversed(nest.positions) if linked else ():
+        edges = out.get(i, ())
+        if i not in linked and not any(edge.consumer in halos for edge in edges):
+            continue
         reads: dict[str, list[tuple[int, Index, int]]] = {}
         halo: set[str] = set()
-        for edge in out.get(i, ()):
+        for edge in edges:
+            inner = halos.get(edge.consumer, _NONE)
             for axis, index in zip(edge.tensor.axes, edge.access.index, strict=True):
                 reads.setdefault(axis.name, []).append((edge.consumer, index, axis.size))
-                if index.axis != axis.name or (edge.consumer, axis.name) in other:
+                if index.axis != axis.name or axis.name in inner:
                     halo.add(axis.name)
         if halo:
-            found[i] = [(name, reads[name]) for name in reads if name in halo]
-            other.update((i, name) for name in halo)
+            found[i] = [_Bound(name, reads[name]) for name in reads if name in halo]
+            halos[i] = halo
     return found
+
+
+_NONE: frozenset[str] = frozenset()

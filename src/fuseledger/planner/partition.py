@@ -8,10 +8,13 @@ Where there are too many down-sets a beam keeps the best of each size.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from fuseledger.graph.graph import Graph
+from fuseledger.planner.bits import bits
+from fuseledger.planner.repeats import WINDOW, representatives
 
 Cost = Callable[[tuple[int, ...]], float | None]
 """Cost of a set of ops as one kernel, or None where it is not usable."""
@@ -34,10 +37,12 @@ class Partition:
     groups: list[tuple[int, ...]]
     cost: float
     optimal: bool
-    """Whether no cheaper partition into the candidates exists."""
+    """Whether no cheaper partition into any candidates exists: nothing was cut short."""
     candidates: int
     states: int
     cut_short: list[str] = field(default_factory=list[str])
+    gap: float | None = None
+    """Proved distance to the cheapest partition into the candidates, as a share of the cost."""
 
 
 @dataclass(slots=True)
@@ -61,14 +66,6 @@ class Reach:
         return Reach(above, below)
 
 
-def bits(mask: int) -> Iterator[int]:
-    """Positions of the set bits, ascending."""
-    while mask:
-        low = mask & -mask
-        yield low.bit_length() - 1
-        mask ^= low
-
-
 def neighbours(graph: Graph) -> list[int]:
     """For each op a mask of those it shares an intermediate or an activation with."""
     near = [0] * len(graph.ops)
@@ -79,7 +76,7 @@ def neighbours(graph: Graph) -> list[int]:
     for name, readers in graph.consumers.items():
         if graph.tensors[name].role == "weight" or len(readers) > 8:
             continue
-        for a, b in zip(readers, readers[1:], strict=False):
+        for a, b in pairwise(readers):
             near[a] |= 1 << b
             near[b] |= 1 << a
     return near
@@ -109,9 +106,11 @@ def enumerate_candidates(
     """
     reach, near = Reach.of(graph), neighbours(graph)
     barriers = sum(1 << i for i, op in enumerate(graph.ops) if op.is_opaque)
+    firsts = representatives(graph)
+    seen_once = _windows(firsts)
     found: dict[int, float] = {}
     layer: dict[int, tuple[int, int, int]] = {}
-    for i in range(len(graph.ops)):
+    for i in bits(seen_once):
         price = cost((i,))
         assert price is not None, "a single op is always a kernel"
         found[1 << i] = price
@@ -124,7 +123,7 @@ def enumerate_candidates(
             promising_only = True
             layer = _promising(found, layer)
         for mask, (above, below, around) in layer.items():
-            for i in bits(around & ~mask & ~barriers):
+            for i in bits(around & seen_once & ~mask & ~barriers):
                 wider = mask | 1 << i
                 if wider in grown or wider in found:
                     continue
@@ -143,7 +142,31 @@ def enumerate_candidates(
         layer = grown
         if capped or not layer:
             break
-    return Candidates(found, capped, promising_only)
+    return Candidates(_shifted(found, firsts), capped, promising_only)
+
+
+def _windows(firsts: list[int]) -> int:
+    """Mask of the ops that some first window covers."""
+    mask = 0
+    for i, first in enumerate(firsts):
+        if first == i:
+            mask |= (1 << WINDOW) - 1 << i
+    return mask & (1 << len(firsts)) - 1
+
+
+def _shifted(found: dict[int, float], firsts: list[int]) -> dict[int, float]:
+    """The candidates of every window: those of the first equal one, moved to where it is."""
+    if all(first == i for i, first in enumerate(firsts)):
+        return found
+    starting: dict[int, list[int]] = {}
+    for mask in found:
+        starting.setdefault((mask & -mask).bit_length() - 1, []).append(mask)
+    moved: dict[int, float] = {}
+    for i, first in enumerate(firsts):
+        for mask in starting[first]:
+            if first == i or mask >> first < 1 << WINDOW:
+                moved[mask << i - first] = found[mask]
+    return moved
 
 
 def _promising(
@@ -201,7 +224,8 @@ def _down_sets(
     levels: list[dict[int, None]] = [{} for _ in range(count + 1)]
     levels[0][0] = None
     states, beam = 0, False
-    ready_of: dict[int, int] = {0: _ready(graph, 0)}
+    needs_of = [sum(1 << j for j in before) for before in graph.predecessors]
+    ready_of: dict[int, int] = {0: sum(1 << i for i, need in enumerate(needs_of) if not need)}
     for size in range(count):
         level = list(levels[size])
         if states + len(level) > max_states or beam:
@@ -210,9 +234,7 @@ def _down_sets(
         states += len(level)
         for state in level:
             base = best[state][0]
-            ready = ready_of.pop(state, None)
-            if ready is None:
-                ready = _ready(graph, state)
+            ready = ready_of.pop(state)
             for i in bits(ready):
                 for mask, need, price in by_source[i]:
                     if mask & state or need & ~state:
@@ -224,6 +246,7 @@ def _down_sets(
                         best[after] = (total, state, mask)
                         if known is None:
                             levels[after.bit_count()][after] = None
+                            ready_of[after] = _ready(graph, needs_of, ready, after, mask)
         levels[size] = {}
     groups: list[tuple[int, ...]] = []
     state = full
@@ -239,15 +262,18 @@ def _down_sets(
         cut.append(f"candidates capped at {len(candidates.cost):,}")
     if candidates.promising_only and not candidates.capped:
         cut.append(
-            f"beyond {EXHAUSTIVE:,} structures the {PROMISING} best groups of a size and first op were grown"
+            f"beyond {EXHAUSTIVE:,} structures only the {PROMISING} best groups of a size and "
+            "first op were grown"
         )
-    return Partition(groups, best[full][0], not cut, len(candidates.cost), states, cut)
+    gap = None if beam else 0.0
+    return Partition(groups, best[full][0], not cut, len(candidates.cost), states, cut, gap)
 
 
-def _ready(graph: Graph, state: int) -> int:
-    """Ops whose predecessors are all done."""
-    mask = 0
-    for i in range(len(graph.ops)):
-        if not state >> i & 1 and all(state >> j & 1 for j in graph.predecessors[i]):
-            mask |= 1 << i
-    return mask
+def _ready(graph: Graph, needs_of: list[int], ready: int, state: int, mask: int) -> int:
+    """Ops whose predecessors are all in `state`, which `mask` completed."""
+    ready &= ~mask
+    for i in bits(mask):
+        for j in graph.successors[i]:
+            if not state >> j & 1 and not needs_of[j] & ~state:
+                ready |= 1 << j
+    return ready

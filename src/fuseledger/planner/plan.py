@@ -8,14 +8,17 @@ from dataclasses import dataclass
 
 from fuseledger.clock.roofline import LaunchMode, Roofline
 from fuseledger.devices import Device
-from fuseledger.errors import CutError
+from fuseledger.errors import CutError, MissingExtra
 from fuseledger.graph.graph import Graph
 from fuseledger.ledger.kernel import Plan, check_legal
 from fuseledger.ledger.ledger import KernelLedger, Totals, kernel_ledger
 from fuseledger.ledger.nest import analyse
+from fuseledger.planner.bound import improve
 from fuseledger.planner.partition import (
     MAX_CANDIDATES,
     MAX_OPS,
+    MAX_STATES,
+    Candidates,
     Partition,
     enumerate_candidates,
     partition,
@@ -37,6 +40,10 @@ class PlanOptions:
     max_ops: int = MAX_OPS
     """Most ops in one kernel."""
     max_candidates: int = MAX_CANDIDATES
+    max_states: int = MAX_STATES
+    """Down-sets up to which the partition is exact without a solver."""
+    time_limit_s: float = 20.0
+    """Time for the integer search that follows a beam; 0: none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,9 +69,21 @@ class Planned:
     @property
     def status(self) -> str:
         """What is proved of the plan."""
-        if self.partition.optimal:
+        found = self.partition
+        if found.optimal:
             return "optimal for this model and these candidates"
-        return "; ".join(self.partition.cut_short) or "as given"
+        if not found.candidates:
+            return "as given"
+        proved = (
+            "no bound"
+            if found.gap is None
+            else f"within {found.gap:.2%} of the optimum"
+            if found.gap
+            else "optimal"
+        )
+        return f"{proved} for this model and {found.candidates:,} candidates; " + "; ".join(
+            found.cut_short
+        )
 
 
 def make_plan(graph: Graph, device: Device, options: PlanOptions | None = None) -> Planned:
@@ -82,8 +101,22 @@ def make_plan(graph: Graph, device: Device, options: PlanOptions | None = None) 
         limit=options.max_candidates,
         distinct=lambda: search.searched,
     )
-    found = partition(graph, candidates)
+    found = partition(graph, candidates, max_states=options.max_states)
+    if found.gap is None and options.time_limit_s > 0:
+        _prove(graph, candidates, found, options.time_limit_s)
     return _finish(graph, device, options, search, found, started)
+
+
+def _prove(graph: Graph, candidates: Candidates, found: Partition, time_limit_s: float) -> None:
+    """Bound a beam's partition from below, and replace it where a cheaper one is found."""
+    try:
+        bound = improve(graph, candidates.cost, found.cost, time_limit_s=time_limit_s)
+    except MissingExtra as missing:
+        found.cut_short.append(f"no bound: {missing}")
+        return
+    if bound.groups is not None:
+        found.groups, found.cost = bound.groups, bound.cost
+    found.gap = 0.0 if bound.closed else max(0.0, 1 - bound.lower / bound.cost)
 
 
 def _cut_chain(graph: Graph, device: Device, options: PlanOptions) -> Partition | None:

@@ -17,7 +17,6 @@ from fuseledger.clock.textbook import declared_time
 from fuseledger.clock.time import Time
 from fuseledger.devices import Device
 from fuseledger.graph.graph import Graph
-from fuseledger.graph.op import Access
 from fuseledger.ledger.declared import declared_price
 from fuseledger.ledger.footprint import LOOP_POINTS
 from fuseledger.ledger.kernel import AxisSchedule, Kernel, Schedule
@@ -357,44 +356,13 @@ def signature(nest: Nest) -> object:
     """Equal for nests that differ in names alone: the key of the memo."""
     axes: dict[str, int] = {}
     tensors: dict[str, int] = {}
-
-    def axis(name: str) -> int:
-        return axes.setdefault(name, len(axes))
-
-    def access(a: Access) -> tuple[object, ...]:
-        tensor = nest.graph.tensors[a.tensor]
-        return (
-            tensors.setdefault(a.tensor, len(tensors)),
-            tensor.dtype,
-            tensor.role == "output",
-            tuple(
-                (
-                    axis(t.name),
-                    t.size,
-                    i.offset,
-                    i.divisor,
-                    i.lookup,
-                    tuple((axis(n), s) for n, s in i.terms),
-                )
-                for t, i in zip(tensor.axes, a.index, strict=True)
-            ),
-        )
-
-    outputs = frozenset(nest.outputs)
-    ops = tuple(
+    structures = nest.graph.structures
+    return tuple(
         (
-            op.kind,
-            op.combine,
-            tuple((axis(a.name), a.size) for a in op.axes),
-            tuple(sorted(axis(name) for name in op.reduces)),
-            tuple(sorted(axis(name) for name in op.scans)),
-            tuple(access(r) for r in op.reads),
-            tuple((access(w), w.tensor in outputs) for w in op.writes),
-            op.flops,
-            op.special_ops,
-            op.is_contraction,
-            tuple(sorted(op.attributes.items())) if op.kind == "declared" else (),
+            structures[i].kind,
+            tuple([axes.setdefault(name, len(axes)) for name in structures[i].axes]),
+            tuple([tensors.setdefault(name, len(tensors)) for name in structures[i].tensors]),
+            tuple([write.tensor in nest.outputs for write in op.writes]),
         )
-        for op in nest.ops.values()
+        for i, op in nest.ops.items()
     )
-    return ops

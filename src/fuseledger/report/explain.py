@@ -11,6 +11,7 @@ from fuseledger.report.figures import (
     account_value,
     axis_words,
     bytes_words,
+    label_words,
     plural,
     time_words,
 )
@@ -37,7 +38,7 @@ def explain_headline(document: KernelDocument) -> str:
     """Which kernel, what it moves, how long it takes and what it waits for."""
     kernel = document.kernel
     return (
-        f"kernel {document.number} of {document.kernels}, {kernel.label}: "
+        f"kernel {document.number} of {document.kernels}, {label_words(kernel.label)}: "
         f"{bytes_words(kernel.accounts.traffic.value)}, {time_words(kernel.time_us)}, "
         f"bound by {BOUNDS.get(kernel.time.bound, kernel.time.bound)} on {document.device.name}"
     )

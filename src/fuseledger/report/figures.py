@@ -89,6 +89,32 @@ def grid_words(schedule: SchedulePart) -> str:
     return words + (f", whole {'·'.join(whole)}" if whole else "")
 
 
+def label_words(label: str) -> str:
+    """A label whose runs of equal parts are counted: `3×(conv+batch_norm+relu)+add`."""
+    words = label.split("+")
+    found: list[str] = []
+    i = 0
+    while i < len(words):
+        period, count = _run(words, i)
+        part = "+".join(words[i : i + period])
+        found.append(f"{count}×({part})" if count > 1 else part)
+        i += period * count
+    return "+".join(found)
+
+
+def _run(words: list[str], start: int) -> tuple[int, int]:
+    """Length and number of the parts, at `start`, whose repetition covers most; (1, 1) if none."""
+    best = (1, 1)
+    for period in range(2, (len(words) - start) // 2 + 1):
+        part = words[start : start + period]
+        count = 1
+        while words[start + period * count : start + period * (count + 1)] == part:
+            count += 1
+        if count > 1 and period * count > best[0] * best[1]:
+            best = (period, count)
+    return best
+
+
 def axis_words(treatment: str, size: int, tile: int) -> str:
     """What becomes of an axis, in words."""
     if treatment == "grid":

@@ -13,6 +13,7 @@ from fuseledger.report.figures import (
     bytes_words,
     grid_words,
     kernel_notes,
+    label_words,
     plural,
     time_words,
     times,
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 GROUP_FROM = 16
 """Plans of more kernels than this show equal kernels once."""
-ROWS_MAX = 48
+ROWS_MAX = 32
 """Rows of kernels, and of cuts, shown by default."""
 
 
@@ -120,10 +121,14 @@ def headline(document: PlanDocument) -> str:
         plan.bytes, base.bytes, document.graph.floor_bytes
     )
     time_unit, (fast, slow) = times_in_one_unit(plan.time_us, base.time_us)
+    where = f"on {document.device.name}"
+    if (plan.kernels, plan.bytes) == (base.kernels, base.bytes):
+        kernels = plural(plan.kernels, "kernel")
+        return f"{kernels}, one an op: {moved} {unit} (floor {floor}), {fast} {time_unit} {where}"
     return (
         f"{plural(plan.kernels, 'kernel')} instead of {base.kernels:,}: "
         f"{moved} {unit} instead of {unfused} (floor {floor}), "
-        f"{fast} {time_unit} instead of {slow} on {document.device.name}"
+        f"{fast} {time_unit} instead of {slow} {where}"
     )
 
 
@@ -185,7 +190,7 @@ def _grouped(items: Iterable[int], key: Callable[[int], Hashable]) -> list[list[
 def _kernel_row(kernel: KernelPart, members: list[int]) -> KernelRow:
     accounts = kernel.accounts
     return KernelRow(
-        number=members[0] + 1, count=len(members), label=kernel.label,
+        number=members[0] + 1, count=len(members), label=label_words(kernel.label),
         grid=grid_words(kernel.schedule), bytes=bytes_words(accounts.traffic.value),
         time=time_words(kernel.time_us), bound=SHORT_BOUNDS.get(kernel.time.bound, "–"),
         registers=format_count(accounts.registers.value),

@@ -1,0 +1,266 @@
+"""What a library kernel's time is made of, as terms that a fit can scale.
+
+Each term has a base time, from bytes or FLOPs and the device's own figures, and named features; its
+time is `base · exp(Σ coefficient · feature)`. A feature is an indicator or the logarithm of a ratio,
+so a coefficient is the logarithm of a factor or an exponent, and can be read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from fuseledger.clock.library_kernel import LibraryKernel
+from fuseledger.clock.residency import dram_and_l2_bytes
+from fuseledger.devices import Device
+
+GEMM_TILE = 128
+"""Side of the usual cuBLAS tile."""
+
+Features = dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """Where a sequence of kernels runs: the device, its host and its software."""
+
+    device: Device
+    host: str = ""
+    """Name of the host whose constants count; empty for an unknown one."""
+    software: str = ""
+    """Release of the framework, such as `2.5`."""
+    warm_l2: bool = True
+    """Whether the same sequence ran just before."""
+    hidden_host_us: float = 0.0
+    """Host work that the timing does not see."""
+    mode: str = "eager"
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One part of one kernel's time."""
+
+    role: str
+    """`stream`, `compute`, `launch` or `layout`; stream and compute overlap."""
+    base_us: float
+    features: Features
+
+
+def over(top: float, value: float) -> float:
+    """log(top / value) where value is below top, else 0."""
+    return math.log(top / value) if 0 < value < top else 0.0
+
+
+def kernel_terms(
+    kernel: LibraryKernel, traffic: tuple[float, float], setting: Setting
+) -> list[Term]:
+    """The terms of one kernel; `traffic` is its bytes from DRAM and from L2."""
+    device = setting.device
+    dram, l2 = traffic
+    stream_gbs = device.stream_gbs or device.require("dram_bandwidth_gbs")
+    l2_gbs = device.l2_bandwidth_gbs or 3.0 * stream_gbs
+    stream = dram / stream_gbs / 1e3 + l2 / l2_gbs / 1e3
+    kind = _class_of(kernel)
+    tags = _setting_tags(setting, kind)
+    launch = device.launch_us("queued") * kernel.launches
+    terms = [Term("launch", launch, {"launch": 1.0, **_only(tags, "launch")})]
+    if stream > 0:
+        made = _STREAM.get(kind, _plain)(kernel, device)
+        terms.append(Term("stream", stream, {f"{kind}.stream": 1.0, **made, **_only(tags, "stream")}))  # fmt: skip
+    if kernel.flops and kind in _COMPUTE:
+        peak = _peak(kernel, device)
+        made = _COMPUTE[kind](kernel, device)
+        terms.append(Term("compute", kernel.flops / peak * 1e6, {f"{kind}.compute": 1.0, **made, **_only(tags, "compute")}))  # fmt: skip
+    if kind == "conv":
+        for side in ("x", "y"):
+            base = 2 * kernel.shape[f"{side}_bytes"] / stream_gbs / 1e3
+            terms.append(Term("layout", base, {f"conv.layout_{side}": 1.0, **_only(tags, "layout")}))  # fmt: skip
+    return terms
+
+
+def sequence_terms(kernels: Sequence[LibraryKernel], setting: Setting) -> list[list[Term]]:
+    """The terms of every kernel of a sequence, with what L2 keeps between them."""
+    l2 = float(setting.device.l2_bytes or 1)
+    traffic = dram_and_l2_bytes(kernels, l2, warm=setting.warm_l2)
+    return [kernel_terms(k, t, setting) for k, t in zip(kernels, traffic, strict=True)]
+
+
+def host_features(setting: Setting) -> tuple[Features, Features]:
+    """Features of the host's constant and of its cost per launch."""
+    group = host_group(setting.mode)
+    fixed, each = {f"host.fixed:{group}": 1.0}, {f"host.launch:{group}": 1.0}
+    if setting.host:
+        fixed[f"host.fixed@{setting.host}:{group}"] = 1.0
+        fixed[f"host@{setting.host}"] = 1.0
+        each[f"host@{setting.host}"] = 1.0
+        each[f"host.launch@{setting.host}"] = 1.0
+    return fixed, each
+
+
+def host_group(mode: str) -> str:
+    """How kernels are dispatched in a mode: eager, compiled, or replayed from a graph."""
+    if mode == "eager":
+        return "eager"
+    return "graph" if mode in GRAPH_MODES else "compiled"
+
+
+GRAPH_MODES = frozenset({"compile-reduce-overhead", "compile-max-autotune", "cudagraphs-backend"})
+
+
+def _only(tags: Mapping[str, str], role: str) -> Features:
+    return {f"{role}{tag}": 1.0 for tag, roles in tags.items() if role in roles}
+
+
+def _setting_tags(setting: Setting, kind: str) -> dict[str, str]:
+    """Deviations of a device, a software release and a mode from what is common to all."""
+    family = kind if kind in ("gemm", "conv", "depthwise", "pool") else "pass"
+    tags = {f".{family}@{setting.device.name}": "stream compute layout"}
+    tags[f"@{setting.device.name}"] = "launch"
+    if setting.software:
+        tags[f".{family}@torch-{setting.software}"] = "stream compute layout"
+    if setting.mode not in ("eager", "cudagraphs-backend"):
+        tags[f".{family}@compiled"] = "stream compute layout"
+    if "max-autotune" in setting.mode:
+        tags[f".{family}@autotuned"] = "compute"
+    if host_group(setting.mode) == "graph":
+        tags["@graph"] = "launch"
+    return tags
+
+
+def _class_of(kernel: LibraryKernel) -> str:
+    return "depthwise" if kernel.kind == "conv" and kernel.shape["depthwise"] and kernel.pipe == "lanes" else kernel.kind  # noqa: E501  # fmt: skip
+
+
+def _peak(kernel: LibraryKernel, device: Device) -> float:
+    if kernel.pipe == "lanes":
+        return device.peak_for("fp32", matrix=False)
+    if kernel.pipe == "half":
+        return device.peak_for("fp16", matrix=True)
+    return device.peak_for("fp32", matrix=True, tf32=kernel.pipe == "tf32")
+
+
+# -- streams -------------------------------------------------------------------------------
+
+FeatureRule = Callable[[LibraryKernel, Device], Features]
+
+
+def _plain(kernel: LibraryKernel, device: Device) -> Features:
+    return {}
+
+
+def _flagged(*flags: str) -> FeatureRule:
+    """Indicators that the kernel's shape carries under these names."""
+
+    def rule(kernel: LibraryKernel, device: Device) -> Features:
+        return {f"{kernel.kind}.{flag}": 1.0 for flag in flags if kernel.shape.get(flag)}
+
+    return rule
+
+
+def _rows(kernel: LibraryKernel, device: Device) -> Features:
+    """Reductions, norms, softmax: rows against SMs, short rows, walks across memory."""
+    shape, kind = kernel.shape, kernel.kind
+    sms = float(device.sm_count or 100)
+    made = {f"{kind}.{flag}": 1.0 for flag in ("index",) if shape.get(flag)}
+    if not shape["inner"]:
+        made[f"{kind}.outer"] = 1.0
+        made[f"{kind}.outer_fill"] = over(sms * 1024, shape["rows"])
+    else:
+        made[f"{kind}.fill"] = over(2 * sms, shape["rows"])
+        made[f"{kind}.short"] = over(512, shape["length"])
+    made[f"{kind}.long"] = max(0.0, math.log(shape["length"] / 16384)) if shape["length"] else 0.0
+    return {name: value for name, value in made.items() if value}
+
+
+def _fused(kernel: LibraryKernel, device: Device) -> Features:
+    if not kernel.shape["reduces"]:
+        return {"fused.window": 1.0} if kernel.shape["window"] > 1 else {}
+    made = {"fused.reduces": 1.0}
+    if not kernel.shape["inner"]:
+        made["fused.outer"] = 1.0
+    sms = float(device.sm_count or 100)
+    made["fused.fill"] = over(2 * sms, kernel.shape["rows"]) if kernel.shape["inner"] else 0.0
+    made["fused.long"] = max(0.0, math.log(kernel.shape["length"] / 16384))
+    return {name: value for name, value in made.items() if value}
+
+
+_STREAM: dict[str, FeatureRule] = {
+    "pointwise": _flagged("strided", "broadcast"),
+    "copy": _flagged("strided", "cat"),
+    "reduce": _rows, "scan": _rows, "moments": _rows, "batch_norm": _rows, "layer_norm": _rows,
+    "softmax": _rows, "fused": _fused,
+}  # fmt: skip
+
+
+# -- arithmetic ----------------------------------------------------------------------------
+
+
+def _gemm(kernel: LibraryKernel, device: Device) -> Features:
+    """Tile and wave quantisation, edges narrower than a tile, short k, batches."""
+    s = kernel.shape
+    sms = float(device.sm_count or 100)
+    tiles = s["batch"] * math.ceil(s["m"] / GEMM_TILE) * math.ceil(s["n"] / GEMM_TILE)
+    waves = tiles / sms
+    made = {
+        "gemm.wave": math.log(math.ceil(waves) / waves) if waves >= 1 else 0.0,
+        "gemm.fill": over(1.0, waves),
+        "gemm.split_k": over(1.0, waves) if s["k"] > 4096 else 0.0,
+        "gemm.narrow": over(GEMM_TILE, min(s["m"], s["n"])),
+        "gemm.short_k": over(512, s["k"]),
+        "gemm.batched": float(s["batch"] > 1),
+        "gemm.transposed": s["transposed"],
+        f"gemm.{kernel.pipe}": 1.0,
+    }
+    return {name: value for name, value in made.items() if value}
+
+
+def _conv(kernel: LibraryKernel, device: Device) -> Features:
+    """The convolution's efficiency surface."""
+    s = kernel.shape
+    sms = float(device.sm_count or 100)
+    rows = s["batch"] * s["spatial"]
+    tiles = s["groups"] * math.ceil(rows / 128) * math.ceil(s["channels_out"] / 128)
+    waves = tiles / sms
+    three = float(s["rank"] == 3)
+    made = {
+        "conv.few_in": over(64, s["channels_in"]),
+        "conv.few_out": over(128, s["channels_out"]),
+        "conv.wave": math.log(math.ceil(waves) / waves) if waves >= 1 else 0.0,
+        "conv.fill": over(1.0, waves),
+        "conv.rank1": float(s["rank"] == 1),
+        "conv.rank3": three,
+        "conv.pointwise": float(s["window"] == 1),
+        "conv.window": max(0.0, math.log(s["window"] / 9)) if not three else 0.0,
+        "conv.window3": max(0.0, math.log(s["window"] / 27)) if three else 0.0,
+        "conv.transposed": s["transposed"],
+        "conv.transposed3": s["transposed"] * three,
+        "conv.stride": math.log(s["stride"]) * (1 - s["transposed"]),
+        "conv.transposed_stride": math.log(s["stride"]) * s["transposed"],
+        "conv.dilated": float(s["dilation"] > 1),
+        "conv.grouped": float(s["groups"] > 1),
+        "conv.odd": 1.0 - s["even"],
+    }
+    return {name: value for name, value in made.items() if value}
+
+
+def _pool(kernel: LibraryKernel, device: Device) -> Features:
+    s = kernel.shape
+    made = {
+        "pool.index": s["index"], "pool.rank3": float(s["rank"] == 3),
+        "pool.window": math.log(s["window"] / 9),
+        "pool.index3": s["index"] * float(s["rank"] == 3),
+    }  # fmt: skip
+    return {name: value for name, value in made.items() if value}
+
+
+def _depthwise(kernel: LibraryKernel, device: Device) -> Features:
+    s = kernel.shape
+    made = {"depthwise.window": math.log(s["window"] / 9), "depthwise.stride": math.log(s["stride"])}  # fmt: skip
+    return {name: value for name, value in made.items() if value}
+
+
+_COMPUTE: dict[str, FeatureRule] = {
+    "gemm": _gemm, "conv": _conv, "pool": _pool, "depthwise": _depthwise, "attention": _plain,
+    "rnn": _plain,
+}  # fmt: skip

@@ -1,0 +1,242 @@
+"""Fit of the library clock: penalised least squares on logarithms of whole measured times.
+
+A row's prediction is `max(host, Σ kernels)`, smooth; a kernel is its launch, its layout passes, and
+the greater of stream and arithmetic, smooth. Its gradient by coefficient is exact, so a few
+Gauss-Newton steps with reweighting (least absolute deviations beyond `CLIP`) settle it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fuseledger.clock.library_features import Setting, Term, host_features, sequence_terms
+from fuseledger.clock.library_kernel import LibraryKernel
+
+SHARPNESS = 4.0
+"""Exponent of the smooth maximum of stream and arithmetic, and of host and GPU."""
+CLIP = 0.03
+"""|log error| under which residuals count squared: about the noise of repeated runs on other
+machines."""
+STEPS = 14
+
+HOST_FIXED_US, HOST_LAUNCH_US = 15.0, 4.0
+"""Where the host's constants start from: floors of one call are 11–30 µs in eager mode."""
+
+Array = Any
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One sequence of kernels in one setting; its measured time where there is one."""
+
+    problem: str
+    setting: Setting
+    kernels: Sequence[LibraryKernel]
+    measured_us: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """Where a coefficient starts, and how far it may stray: mean and standard deviation."""
+
+    mean: float
+    deviation: float
+
+
+@dataclass(slots=True)
+class Design:
+    """Rows as arrays: terms with their features, and which kernel and row each belongs to."""
+
+    names: list[str]
+    base: Array
+    features: Array
+    kernel_of_term: Array
+    overlaps: Array
+    """Whether a term is stream or compute, which overlap within their kernel."""
+    row_of_kernel: Array
+    host_base: Array
+    """Two a row: the constant, and launches × the cost of one."""
+    host_features: Array
+    hidden: Array
+    kinds: list[str]
+    """Of each kernel."""
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return len(self.hidden)
+
+
+def design_of(rows: Sequence[Row], names: Sequence[str] | None = None) -> Design:
+    """Arrays of rows; features outside `names`, where it is given, are left out."""
+    listed = list(names) if names is not None else []
+    index = {name: i for i, name in enumerate(listed)}
+    grow = names is None
+    entries: list[tuple[int, int, float]] = []
+    hosts: list[tuple[int, int, float]] = []
+    base: list[float] = []
+    overlaps: list[bool] = []
+    kernel_of: list[int] = []
+    row_of: list[int] = []
+    host_base: list[float] = []
+    kinds: list[str] = []
+
+    def put(place: int, features: Mapping[str, float], into: list[tuple[int, int, float]]) -> None:
+        for name, value in features.items():
+            if name not in index:
+                if not grow:
+                    continue
+                index[name] = len(listed)
+                listed.append(name)
+            into.append((place, index[name], value))
+
+    made: dict[tuple[int, str, str, bool, str], list[list[Term]]] = {}
+    for r, row in enumerate(rows):
+        s = row.setting
+        key = (id(row.kernels), s.device.name, s.software, s.warm_l2, s.mode)
+        if key not in made:
+            made[key] = sequence_terms(row.kernels, s)
+        for kernel, terms in zip(row.kernels, made[key], strict=True):
+            for term in terms:
+                put(len(base), term.features, entries)
+                base.append(max(term.base_us, 1e-6))
+                overlaps.append(term.role in ("stream", "compute"))
+                kernel_of.append(len(row_of))
+            row_of.append(r)
+            kinds.append(kernel.kind)
+        fixed, each = host_features(s)
+        launches = sum(k.launches for k in row.kernels)
+        put(len(host_base), fixed, hosts)
+        host_base.append(HOST_FIXED_US)
+        put(len(host_base), each, hosts)
+        host_base.append(HOST_LAUNCH_US * max(launches, 1))
+    return Design(
+        names=listed, base=np.array(base), features=_dense(entries, len(base), len(listed)),
+        kernel_of_term=np.array(kernel_of, dtype=int), overlaps=np.array(overlaps, dtype=bool),
+        row_of_kernel=np.array(row_of, dtype=int), host_base=np.array(host_base),
+        host_features=_dense(hosts, len(host_base), len(listed)),
+        hidden=np.array([row.setting.hidden_host_us for row in rows]), kinds=kinds,
+    )  # fmt: skip
+
+
+def _dense(entries: Sequence[tuple[int, int, float]], rows: int, columns: int) -> Array:
+    array = np.zeros((rows, columns))
+    if entries:
+        i, j, value = zip(*entries, strict=True)
+        np.add.at(array, (list(i), list(j)), list(value))
+    return array
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """Times in µs of rows and of their kernels, and the gradient of the rows' logarithms."""
+
+    total_us: Array
+    host_us: Array
+    gpu_us: Array
+    kernel_us: Array
+    term_us: Array
+    gradient: Array | None
+
+
+def predict(design: Design, theta: Array, *, gradient: bool = False) -> Predicted:
+    """Times of every row under coefficients."""
+    t = design.base * np.exp(np.clip(design.features @ theta, -8, 8))
+    kernels = len(design.row_of_kernel)
+    both = design.overlaps
+    powered = np.bincount(design.kernel_of_term[both], t[both] ** SHARPNESS, kernels)
+    overlapped = powered ** (1 / SHARPNESS)
+    alone = np.bincount(design.kernel_of_term[~both], t[~both], kernels)
+    kernel_us = overlapped + alone
+    gpu = np.bincount(design.row_of_kernel, kernel_us, design.rows)
+    parts = design.host_base * np.exp(np.clip(design.host_features @ theta, -8, 8))
+    host = np.maximum(parts.reshape(-1, 2).sum(1) - design.hidden, 1.0)
+    total = (gpu**SHARPNESS + host**SHARPNESS) ** (1 / SHARPNESS)
+    made: Array | None = None
+    if gradient:
+        weight = t.copy()
+        k = design.kernel_of_term[both]
+        weight[both] = t[both] ** SHARPNESS * np.where(powered[k] > 0, powered[k], 1.0) ** (1 / SHARPNESS - 1)  # noqa: E501  # fmt: skip
+        of_row = design.row_of_kernel[design.kernel_of_term]
+        share = (gpu / total) ** SHARPNESS / gpu
+        made = _sum_rows(design.features, weight * share[of_row], of_row, design.rows)
+        host_share = np.where(host > 1.0, (host / total) ** SHARPNESS / host, 0.0)
+        pairs = np.repeat(np.arange(design.rows), 2)
+        made += _sum_rows(design.host_features, parts * host_share[pairs], pairs, design.rows)
+    return Predicted(total, host, gpu, kernel_us, t, made)
+
+
+def _sum_rows(features: Array, weights: Array, rows: Array, count: int) -> Array:
+    """Σ weight · features by row; rows are sorted."""
+    made = np.zeros((count, features.shape[1]))
+    if len(rows):
+        starts = np.flatnonzero(np.r_[True, rows[1:] != rows[:-1]])
+        made[rows[starts]] = np.add.reduceat(features * weights[:, None], starts, axis=0)
+    return made
+
+
+def fit(
+    design: Design, measured_us: Array, prior: Mapping[str, Prior], weights: Array | None = None
+) -> Array:
+    """Coefficients of the design's features, from measured times in µs."""
+    mean = np.array([prior_of(name, prior).mean for name in design.names])
+    precision = np.array([prior_of(name, prior).deviation ** -2 for name in design.names])
+    theta = mean.copy()
+    log_measured = np.log(measured_us)
+    importance = np.ones(design.rows) if weights is None else weights
+
+    def loss(at: Array, made: Predicted) -> float:
+        residual = np.abs(log_measured - np.log(made.total_us))
+        robust = np.where(residual < CLIP, residual**2 / CLIP / 2, residual - CLIP / 2)
+        return float(importance @ robust / CLIP + 0.5 * precision @ (at - mean) ** 2)
+
+    now = predict(design, theta, gradient=True)
+    best = loss(theta, now)
+    for _ in range(STEPS):
+        residual = log_measured - np.log(now.total_us)
+        w = importance / CLIP / np.maximum(np.abs(residual), CLIP)
+        jacobian = now.gradient
+        normal = (jacobian * w[:, None]).T @ jacobian + np.diag(precision)
+        step = np.linalg.solve(normal, (jacobian * w[:, None]).T @ residual - precision * (theta - mean))  # noqa: E501  # fmt: skip
+        for _halving in range(6):
+            trial = predict(design, theta + step, gradient=True)
+            cost = loss(theta + step, trial)
+            if cost < best:
+                break
+            step = step / 2
+        else:
+            break
+        theta, now = theta + step, trial
+        if best - cost < 1e-3 * best:
+            break
+        best = cost
+    return theta
+
+
+def prior_of(name: str, priors: Mapping[str, Prior]) -> Prior:
+    """The prior of a coefficient: its own, else that of its deviation, else a wide one at zero."""
+    if name in priors:
+        return priors[name]
+    if "@" in name:
+        return priors["@"]
+    return priors["*"]
+
+
+PRIORS: dict[str, Prior] = {
+    "*": Prior(0.0, 0.5),
+    "@": Prior(0.0, 0.2),
+    "conv.compute": Prior(0.7, 0.5), "conv.layout_x": Prior(-0.5, 0.7),
+    "conv.layout_y": Prior(-0.5, 0.7), "gemm.compute": Prior(0.25, 0.3),
+    "pool.compute": Prior(2.0, 1.0), "depthwise.compute": Prior(1.5, 1.0),
+    "attention.compute": Prior(0.7, 0.5), "rnn.compute": Prior(2.0, 1.0),
+    "gemm.wave": Prior(1.0, 0.3), "gemm.fill": Prior(0.8, 0.3), "gemm.split_k": Prior(-0.6, 0.3),
+    "moments.fill": Prior(0.7, 0.4), "batch_norm.fill": Prior(0.7, 0.4),
+    "layer_norm.fill": Prior(0.7, 0.4), "softmax.fill": Prior(0.7, 0.4),
+    "reduce.fill": Prior(0.0, 0.3),
+}  # fmt: skip
+"""Before any fit: what the mechanisms say. A coefficient is the logarithm of a factor on the time,
+so 0.7 is half the peak; a `fill` of 1 is a machine used only as far as there are rows."""

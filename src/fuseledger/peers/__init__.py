@@ -1,0 +1,1 @@
+"""Plans of other systems for the same graph, priced in the same ledger."""

@@ -1,0 +1,146 @@
+"""Rows of the eager table that multiply: GEMM, convolution, attention, recurrent layers.
+
+Paths in sources are PyTorch's, under `aten/src/ATen/native/`, as of releases 2.5 to 2.9.
+"""
+
+from __future__ import annotations
+
+import math
+
+from fuseledger.clock.library_kernel import Pipe
+from fuseledger.peers.eager import Entry
+from fuseledger.peers.eager_state import Call, Operand, dense_strides
+
+HALF = ("fp16", "bf16")
+
+
+def _matrix_operand(call: Call, x: Operand) -> Operand:
+    """cuBLAS takes either order of the last two axes; anything else is copied first."""
+    if len(x.shape) < 2 or 1 in x.strides[-2:] and all(x.strides[-2:]):
+        return x
+    return call.dense_input(x, "neither of the last two axes is contiguous")
+
+
+def _gemm(call: Call, a: Operand, b: Operand, extra: list[Operand], name: str) -> None:
+    a, b = _matrix_operand(call, a), _matrix_operand(call, b)
+    batch = float(math.prod(call.out.shape[:-2])) if len(call.out.shape) > 2 else 1.0
+    m, k, n = float(a.shape[-2]), float(a.shape[-1]), float(b.shape[-1])
+    pipe: Pipe = "half" if a.dtype in HALF else "fp32"
+    call.launch(name, "gemm", [a, b, *extra], [call.out], flops=2 * batch * m * n * k, pipe=pipe,
+                m=m, n=n, k=k, batch=batch, transposed=float(b.strides[-1] != 1))  # fmt: skip
+
+
+def _mm(call: Call) -> None:
+    a, b = list(call.tensors.values())[:2]
+    if len(a.shape) < 2 or len(b.shape) < 2:  # mv, dot
+        call.launch("gemv", "reduce", [a, b], [call.out], flops=2.0 * a.elements,
+                    rows=float(call.out.elements), length=float(a.shape[-1]), inner=1.0,
+                    index=0.0)  # fmt: skip
+        return
+    _gemm(call, a, b, [], "cublasGemm")
+
+
+def _addmm(call: Call) -> None:
+    """cuBLASLt adds a one-dimensional bias in its epilogue; any other is copied, then beta·C."""
+    bias = call.tensors["self"]
+    a, b = list(call.tensors.values())[1:3]
+    if len(bias.shape) != 1:
+        call.launch("copy_kernel (C = bias)", "copy", [bias], [call.out], strided=0.0)
+        bias = call.out
+    _gemm(call, a, b, [bias], "cublasLtMatmul + bias")
+
+
+def _convolution(call: Call) -> None:
+    """cuDNN: NCHW tensors turned to NHWC and back around the kernel; then the bias, a pass.
+
+    A depthwise convolution runs PyTorch's own kernel, which adds the bias itself.
+    """
+    tensors = list(call.tensors.values())
+    x, weight = tensors[:2]
+    x = call.dense_input(x, "convolution needs a contiguous input")
+    bias = call.tensors.get("bias")
+    shape = conv_shape(call, x, weight)
+    out = call.out
+    taps = shape["window"] * weight.shape[1]
+    across = x if shape["transposed"] else out
+    flops = 2.0 * across.elements * taps
+    if shape["depthwise"] and not shape["transposed"]:
+        reads = [x, weight, *([bias] if bias else [])]
+        call.launch("conv_depthwise_forward_kernel", "conv", reads, [out], flops=flops, **shape)
+        return
+    call.launch("cudnn convolution", "conv", [x, weight], [out], flops=flops,
+                pipe="half" if x.dtype in HALF else "tf32", **shape)  # fmt: skip
+    if bias:
+        call.launch("elementwise_kernel (bias)", "pointwise", [out, bias], [out],
+                    flops=float(out.elements), broadcast=1.0)  # fmt: skip
+
+
+def conv_shape(call: Call, x: Operand, weight: Operand) -> dict[str, float]:
+    """The sizes that the efficiency surface of a convolution is a function of."""
+    rank = len(x.shape) - 2
+    transposed = bool(call.get("transposed", False))
+    groups = int(call.get("groups", 1))
+    c_in = x.shape[1]
+    c_out = call.out.shape[1]
+    kernel = weight.shape[2:]
+    spatial = math.prod(call.out.shape[2:])
+    return {
+        "batch": float(x.shape[0]), "channels_in": c_in / groups, "channels_out": c_out / groups,
+        "groups": float(groups), "rank": float(rank), "window": float(math.prod(kernel)),
+        "spatial": float(spatial), "stride": float(math.prod(call.ints("stride", rank, 1))),
+        "dilation": float(math.prod(call.ints("dilation", rank, 1))),
+        "transposed": float(transposed),
+        "depthwise": float(groups > 1 and groups == c_in and c_out % c_in == 0),
+        "x_bytes": float(x.bytes), "y_bytes": float(call.out.bytes),
+        "even": float(c_in // groups % 4 == 0 and c_out // groups % 4 == 0),
+    }  # fmt: skip
+
+
+def _attention(call: Call) -> None:
+    q, k, v = (call.tensors[name] for name in ("q", "k", "v"))
+    rows, width, keys = q.shape[-2], q.shape[-1], k.shape[-2]
+    batch = math.prod(q.shape[:-2])
+    flops = 2.0 * batch * rows * keys * (width + v.shape[-1])
+    if q.dtype in HALF and width <= 256:
+        call.launch("flash_fwd_kernel", "attention", [q, k, v], [call.out], flops=flops, pipe="half",
+                    width=float(width), keys=float(keys), batch=float(batch))  # fmt: skip
+        return
+    scores = Operand(f"{call.node.name}.scores", (batch, rows, keys), dense_strides((batch, rows, keys)), q.dtype)  # fmt: skip
+    pipe: Pipe = "half" if q.dtype in HALF else "fp32"
+    call.launch("q·scale, k·scale", "pointwise", [q, k], [q, k], vectorized=1.0, launches=2)
+    call.launch("bmm (scores)", "gemm", [q, k], [scores], flops=flops / 2, pipe=pipe, m=float(rows),
+                n=float(keys), k=float(width), batch=float(batch), transposed=1.0)  # fmt: skip
+    call.launch("softmax_warp_forward", "softmax", [scores], [scores], short=float(keys <= 1024),
+                rows=float(batch * rows), length=float(keys), inner=1.0)  # fmt: skip
+    call.launch("bmm (values)", "gemm", [scores, v], [call.out], flops=flops / 2, pipe=pipe,
+                m=float(rows), n=float(v.shape[-1]), k=float(keys), batch=float(batch),
+                transposed=0.0)  # fmt: skip
+
+
+def _rnn(call: Call) -> None:
+    """cuDNN: a GEMM over all steps for the inputs, then a dependent step at a time."""
+    x = call.tensors["x"]
+    weights = [w for name, w in call.tensors.items() if name.startswith("weights")]
+    matrices = [w for w in weights if len(w.shape) == 2]
+    layers = float(call.get("num_layers", 1))
+    directions = 2.0 if call.get("bidirectional", False) else 1.0
+    steps = float(x.shape[1] if call.get("batch_first", False) else x.shape[0])
+    sequences = x.elements / x.shape[-1]
+    flops = 2.0 * sequences * sum(w.elements for w in matrices)
+    call.launch("cudnnRNNForward", "rnn", [x, *weights], [call.out], flops=flops, pipe="tf32",
+                steps=steps, layers=layers * directions, hidden=float(matrices[0].shape[0]),
+                batch=sequences / steps, launches=int(4 * layers))  # fmt: skip
+
+
+TABLE: dict[str, Entry] = {
+    "mm": Entry(_mm, "cuda/Blas.cpp: cublasSgemm; fp32 keeps full precision unless TF32 is allowed"),  # fmt: skip
+    "mv": Entry(_mm, "cuda/Blas.cpp: gemv"),
+    "dot": Entry(_mm, "cuda/Blas.cpp: dot"),
+    "bmm": Entry(_mm, "cuda/Blas.cpp bmm_out_cuda_impl: one strided-batched GEMM"),
+    "addmm": Entry(_addmm, "cuda/Blas.cpp addmm_out_cuda_impl: cuBLASLt bias epilogue where self is 1-D and contiguous"),  # noqa: E501  # fmt: skip
+    "baddbmm": Entry(_addmm, "cuda/Blas.cpp: self copied to the result, then beta·C"),
+    "convolution": Entry(_convolution, "Convolution.cpp use_cudnn, use_cudnn_depthwise; cudnn/ConvShared.cpp adds the bias with add_ (cudnn_convolution); cuda/DepthwiseConv2d.cu"),  # noqa: E501  # fmt: skip
+    "kb.sdpa": Entry(_attention, "transformers/cuda/attention.cu: flash attention for half precision up to width 256, else the math path"),  # noqa: E501  # fmt: skip
+    "kb.lstm": Entry(_rnn, "cudnn/RNN.cpp"),
+    "kb.gru": Entry(_rnn, "cudnn/RNN.cpp"),
+}

@@ -1,0 +1,1 @@
+"""Evidence without a GPU: planned kernels as Triton code, compiled and checked."""

@@ -1,0 +1,501 @@
+"""Values, loads and stores: the part of a kernel's code that follows from its ops' bodies.
+
+Values are asked for, never scheduled: `value` of a tensor at given coordinates is a load where the
+tensor lies outside the kernel, the op's own body where it is pointwise, and a reduction's result
+(see `emit_reduce.py`) otherwise. A line goes into the outermost block where all it needs is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from math import prod
+
+from fuseledger.errors import CannotEmit
+from fuseledger.graph.axis import Index
+from fuseledger.graph.op import Access, Op
+from fuseledger.graph.scalar import Call, Const, Coord, Expr, Read
+from fuseledger.graph.tensor import Tensor, is_float
+from fuseledger.ledger.nest import Nest
+from fuseledger.triton.functions import CONDITIONS, DEFAULTS, TAKES_CONDITIONS, TEMPLATES, power
+from fuseledger.triton.lanes import Group, Layout
+from fuseledger.triton.scope import Names, Scope, Text
+
+Frame = Mapping[str, int]
+"""Group → the place that its lanes take in the tile at hand."""
+Coords = Mapping[str, Index]
+"""Axis of an op → where it is, over the variables in sight."""
+
+INTEGER_SAFE = frozenset({"add", "sub", "mul", "neg", "max", "min", "abs", "square", "identity"})
+COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
+POINTER_TYPES: dict[str, str] = {
+    "fp64": "fp64", "fp32": "fp32", "fp16": "fp16", "bf16": "bf16",
+    "fp8_e4m3": "fp8e4nv", "fp8_e5m2": "fp8e5",
+    "int64": "i64", "int32": "i32", "int16": "i16", "int8": "i8",
+    "uint64": "u64", "uint32": "u32", "uint16": "u16", "uint8": "u8", "bool": "i1",
+}  # fmt: skip
+"""Our dtypes → Triton's names of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A loop index in the code: a scalar, or a vector of a group's lanes, or a whole tile."""
+
+    name: str
+    depth: int
+    group: str | None = None
+    conditions: tuple[tuple[str, str], ...] = ()
+    """(vector, what it must be less than) where lanes may overrun."""
+    places: frozenset[int] = frozenset()
+    """Places of a value that is no vector of lanes: a coordinate that was computed."""
+
+
+@dataclass(slots=True)
+class Writer:
+    """Writes the code of one part of a kernel."""
+
+    nest: Nest
+    layout: Layout
+    names: Names
+    constants: dict[str, int]
+    """Named sizes and tiles of the kernel → their values."""
+    pointers: dict[str, str]
+    """Tensor → the kernel's parameter."""
+    reduce: Callable[[Writer, int, Frame], None] | None = None
+    """Emits a reduction; its results are then known."""
+    scopes: list[Scope] = field(default_factory=list[Scope])
+    variables: dict[str, Variable] = field(default_factory=dict[str, Variable])
+    groups: dict[str, Group] = field(default_factory=dict[str, Group])
+    block_names: dict[str, str] = field(default_factory=dict[str, str])
+    """Group → the constant that holds its lanes."""
+    size_names: dict[str, str] = field(default_factory=dict[str, str])
+    wide: bool = False
+    """Whether offsets need 64 bits."""
+    makers: dict[str, int] = field(default_factory=dict[str, int])
+
+    def __post_init__(self) -> None:
+        self.makers = {w.tensor: i for i, op in self.nest.ops.items() for w in op.writes}
+
+    # -- lines -----------------------------------------------------------------------------
+
+    @property
+    def depth(self) -> int:
+        """Depth of the innermost open block."""
+        return len(self.scopes) - 1
+
+    def line(self, text: str, depth: int | None = None) -> None:
+        """Append a line to the block of that depth, by default the innermost."""
+        self.scopes[self.depth if depth is None else depth].lines.append(text)
+
+    def bind(self, wanted: str, value: Text) -> Text:
+        """The value as a variable; the same text in sight is computed once."""
+        for scope in self.scopes:
+            found = scope.known.get(value.text)
+            if found is not None:
+                return found
+        name = self.names.new(wanted)
+        self.line(f"{name} = {_unwrapped(value.text)}", value.depth)
+        bound = replace(value, text=name)
+        self.scopes[value.depth].known[value.text] = bound
+        return bound
+
+    def known(self, key: object) -> Text | None:
+        """A value that an open block has already."""
+        for scope in reversed(self.scopes):
+            if key in scope.known:
+                return scope.known[key]
+        return None
+
+    def size_name(self, axis: str) -> str:
+        """The constant that holds an axis's size."""
+        if axis not in self.size_names:
+            name = self.names.new(axis.upper())
+            self.size_names[axis] = name
+            self.constants[name] = self.nest.sizes[axis]
+        return self.size_names[axis]
+
+    def block_name(self, group: Group) -> str:
+        """The constant that holds a group's lanes."""
+        if group.name not in self.block_names:
+            words = group.axes[0] if len(group.axes) == 1 else group.name
+            name = self.names.new(f"BLOCK_{words.upper()}")
+            self.block_names[group.name] = name
+            self.constants[name] = group.lanes
+        return self.block_names[group.name]
+
+    # -- lanes -----------------------------------------------------------------------------
+
+    def lanes(self, name: str, group: str, frame: Frame) -> tuple[str, frozenset[int]]:
+        """A vector of lanes, turned to its place in the tile."""
+        if group not in frame:
+            raise CannotEmit(f"the lanes of {name} have no place here")
+        place = frame[group]
+        if self.layout.rank == 1:
+            return name, frozenset({0})
+        return f"{name}[:, None]" if place == 0 else f"{name}[None, :]", frozenset({place})
+
+    def variable(self, axis: str, frame: Frame) -> Text:
+        """A loop index as it stands in the tile at hand."""
+        if axis not in self.variables:
+            if self.nest.sizes.get(axis) == 1:
+                return Text("0", kind="int")
+            raise CannotEmit(f"axis {axis} is not walked where its value is needed")
+        found = self.variables[axis]
+        if found.group is None:
+            return Text(found.name, found.depth, found.places, "int")
+        text, places = self.lanes(found.name, found.group, frame)
+        return Text(text, found.depth, places, "int")
+
+    def overrun(self, axes: set[str], frame: Frame) -> Text | None:
+        """The condition that the lanes of these axes are points of the tensor, where needed."""
+        terms: dict[str, None] = {}
+        depth, places = 0, frozenset[int]()
+        for axis in sorted(axes, key=lambda a: list(self.variables).index(a)):
+            found = self.variables[axis]
+            for vector, limit in found.conditions:
+                assert found.group is not None
+                text, where = self.lanes(vector, found.group, frame)
+                terms[f"({text} < {limit})"] = None
+                depth, places = max(depth, found.depth), places | where
+        return Text(" & ".join(terms), depth, places, "bool") if terms else None
+
+    def coordinate(self, index: Index, frame: Frame) -> Text:
+        """An affine coordinate as text."""
+        parts: list[str] = []
+        depth, places = 0, frozenset[int]()
+        for axis, stride in index.terms:
+            variable = self.variable(axis, frame)
+            if variable.text != "0":
+                parts.append(variable.text if stride == 1 else f"{variable.text} * {stride}")
+                depth, places = max(depth, variable.depth), places | variable.places
+        text = " + ".join(parts)
+        if not parts:
+            return Text(str(index.offset), kind="int")
+        if index.offset:
+            text += f" {'+' if index.offset > 0 else '-'} {abs(index.offset)}"
+        return Text(text, depth, places, "int")
+
+    # -- reads -----------------------------------------------------------------------------
+
+    def resolve(
+        self, op: Op, access: Access, coords: Coords, frame: Frame
+    ) -> tuple[list[Index], Text | None]:
+        """Where an access reads, over the variables in sight, and where that is inside."""
+        tensor = self.nest.graph.tensors[access.tensor]
+        found: list[Index] = []
+        inside: list[Text] = []
+        for position, (index, axis) in enumerate(zip(access.index, tensor.axes, strict=True)):
+            moved = replace(index, lookup=None, divisor=1).substitute(dict(coords))
+            if index.lookup is not None:
+                moved = self._looked_up(op, index, moved, axis.size, coords, frame)
+            if index.divisor != 1:
+                moved, whole = self._divided(access, position, moved, index.divisor, frame)
+                inside.append(whole)
+            if access.fill is not None:
+                inside += self._within(moved, axis.size, frame, strict=index.lookup is not None)
+            found.append(moved)
+        return found, _all(inside)
+
+    def _looked_up(
+        self, op: Op, index: Index, moved: Index, size: int, coords: Coords, frame: Frame
+    ) -> Index:
+        assert index.lookup is not None
+        looked_up = self.read(op, index.lookup, coords, frame, raw=True)
+        text = looked_up.text
+        if looked_up.kind == "float":
+            text = f"{text}.to(tl.int32)"
+        wrapped = replace(
+            looked_up, text=f"tl.where({text} < 0, {text} + {size}, {text})", kind="int"
+        )
+        bound = self.bind(f"{op.reads[index.lookup].tensor}_row", wrapped)
+        self.variables[bound.text] = Variable(bound.text, bound.depth, places=bound.places)
+        return Index((*moved.terms, (bound.text, 1)), moved.offset)
+
+    def _divided(
+        self, access: Access, position: int, moved: Index, divisor: int, frame: Frame
+    ) -> tuple[Index, Text]:
+        """A coordinate with a divisor: it is in the tensor only where it divides."""
+        at = self.coordinate(moved, frame)
+        tensor = self.nest.graph.tensors[access.tensor]
+        stem = tensor.axis_names[position]
+        raw = self.bind(f"{stem}_scaled", replace(at, text=f"({at.text})"))
+        bound = self.bind(f"{stem}_at", replace(raw, text=f"{raw.text} // {divisor}"))
+        self.variables[bound.text] = Variable(bound.text, bound.depth, places=bound.places)
+        whole = replace(
+            raw, text=f"({raw.text} >= 0) & ({raw.text} % {divisor} == 0)", kind="bool"
+        )
+        return Index.of(bound.text), whole
+
+    def _within(self, index: Index, size: int, frame: Frame, *, strict: bool) -> list[Text]:
+        """Conditions for a coordinate to be inside, where its bounds do not say so already."""
+        computed = any(name not in self.nest.sizes for name, _ in index.terms)
+        known = self.nest.sizes | dict.fromkeys((n for n, _ in index.terms if computed), 1)
+        low, high = index.bounds(known.__getitem__)
+        at = self.coordinate(index, frame)
+        conditions: list[Text] = []
+        if low < 0 or strict:
+            conditions.append(replace(at, text=f"({at.text} >= 0)", kind="bool"))
+        if high >= size or computed:
+            conditions.append(replace(at, text=f"({at.text} < {size})", kind="bool"))
+        return conditions
+
+    def read(
+        self, op: Op, slot: int, coords: Coords, frame: Frame, *, raw: bool = False
+    ) -> Text:
+        """The value of a read; `raw` keeps a loaded value's own dtype."""
+        access = op.reads[slot]
+        tensor = self.nest.graph.tensors[access.tensor]
+        at, inside = self.resolve(op, access, coords, frame)
+        producer = self.makers.get(access.tensor)
+        if producer is None:
+            return self._load(tensor, access, at, inside, frame, raw=raw)
+        value = self.value(producer, access.tensor, at, frame)
+        if inside is None:
+            return value
+        filled = f"tl.where({inside.text}, {value.number}, {literal(access.fill or 0.0)})"
+        return self.bind(
+            f"{tensor.name}_padded",
+            Text(filled, max(value.depth, inside.depth), value.places | inside.places),
+        )
+
+    def _load(
+        self, tensor: Tensor, access: Access, at: list[Index], inside: Text | None, frame: Frame,
+        *, raw: bool,
+    ) -> Text:  # fmt: skip
+        if tensor.dtype not in POINTER_TYPES:
+            raise CannotEmit(f"{tensor.name} is {tensor.dtype}, which Triton does not load")
+        offset = self.offset(tensor, at, frame)
+        axes = {name for index in at for name, _ in index.terms if name in self.variables}
+        mask = _all([m for m in (inside, self.overrun(axes, frame)) if m is not None])
+        text = f"tl.load({self.pointers[tensor.name]} + {offset.text}"
+        depth, places = offset.depth, offset.places
+        if mask is not None:
+            if not offset.places and mask.places:
+                raise CannotEmit(f"{tensor.name} is read at one point under a mask of many")
+            depth, places = max(depth, mask.depth), places | mask.places
+            mask_text = mask.text
+            if self.layout.rank == 2 and mask.places - offset.places:
+                text = text.replace(f" + {offset.text}", f" + ({offset.text} + {self._zeros()})")
+            other = literal(access.fill or 0.0) if is_float(tensor.dtype) else str(
+                int(access.fill or 0)
+            )
+            text += f", mask={mask_text}, other={other}"
+        kind = "float" if is_float(tensor.dtype) else "bool" if tensor.dtype == "bool" else "int"
+        loaded = self.bind(self._tile_name(tensor.name, axes), Text(f"{text})", depth, places, kind))
+        if raw or kind != "float" or tensor.dtype == "fp32":
+            return loaded
+        return replace(loaded, text=f"{loaded.text}.to(tl.float32)")
+
+    def _zeros(self) -> str:
+        shape = [self.block_name(g) for g in (self.layout.rows, self.layout.columns) if g]
+        if len(shape) != 2:
+            raise CannotEmit("a mask is larger than what it masks")
+        return f"tl.zeros([{', '.join(shape)}], tl.int32)"
+
+    def _tile_name(self, stem: str, axes: set[str]) -> str:
+        letters = [n for n in self.variables if n in axes and n in self.nest.sizes]
+        suffix = "".join(letters)
+        return f"{stem}_{suffix}".lower() if suffix and len(suffix) <= 8 else f"{stem}_tile".lower()
+
+    def offset(self, tensor: Tensor, at: list[Index], frame: Frame) -> Text:
+        """The row-major offset of coordinates in a tensor."""
+        parts: list[str] = []
+        depth, places = 0, frozenset[int]()
+        constant = 0
+        for position, index in enumerate(at):
+            inner = tensor.axes[position + 1 :]
+            stride = prod(axis.size for axis in inner)
+            constant += index.offset * stride
+            for name, factor in index.terms:
+                variable = self.variable(name, frame)
+                if variable.text == "0":
+                    continue
+                step = stride * factor
+                words = str(step)
+                named = [a for a in inner if a.size > 1]
+                if factor == 1 and len(named) == 1 and named[0].name in self.nest.sizes:
+                    words = self.size_name(named[0].name)
+                parts.append(variable.text if step == 1 else f"{variable.text} * {words}")
+                depth, places = max(depth, variable.depth), places | variable.places
+        if constant or not parts:
+            parts.append(str(constant))
+        text = " + ".join(parts).replace("+ -", "- ")
+        return Text(text if len(parts) == 1 else f"({text})", depth, places, "int")
+
+    # -- values ----------------------------------------------------------------------------
+
+    def value(self, i: int, tensor: str, at: list[Index], frame: Frame) -> Text:
+        """The value of a tensor made in this kernel."""
+        op = self.nest.ops[i]
+        write = next(w for w in op.writes if w.tensor == tensor)
+        coords: dict[str, Index] = {}
+        for mine, index in zip(write.plain, at, strict=True):
+            if mine is None:
+                raise CannotEmit(f"{op.name} reorders {tensor} inside the kernel")
+            coords[mine] = index
+        if op.scans:
+            raise CannotEmit(f"{op.name} is a scan")
+        if op.combine is not None:
+            if any(index.axis != name for name, index in coords.items()):
+                raise CannotEmit(f"{op.name} is reduced, and read at other coordinates than its own")
+            return self.result(i, tensor, frame)
+        return self.pointwise(i, coords, frame)
+
+    def result(self, i: int, tensor: str, frame: Frame) -> Text:
+        """The result of a reduction, computed where it is not known yet."""
+        key = self.result_key(i, tensor, frame)
+        found = self.known(key)
+        if found is None:
+            assert self.reduce is not None
+            self.reduce(self, i, frame)
+            found = self.known(key)
+            assert found is not None
+        return found
+
+    def result_key(self, i: int, tensor: str, frame: Frame) -> object:
+        """What a reduction's result is known by: the tensor, and how its tile lies."""
+        places = {
+            name: frame[group]
+            for name in self.nest.ops[i].kept
+            if name in self.variables
+            for group in [self.variables[name].group]
+            if group is not None and group in frame
+        }
+        return ("result", tensor, tuple(sorted(places.items())))
+
+    def pointwise(self, i: int, coords: Coords, frame: Frame) -> Text:
+        """The body of a pointwise op at given coordinates, bound to a name."""
+        op = self.nest.ops[i]
+        value = self.expression(op, op.body, coords, frame)
+        if isinstance(op.body, Read) or value.text.isidentifier():
+            return value
+        shown = [n for n in op.kept if n in self.variables]
+        return self.bind(self._tile_name(op.writes[0].tensor, set(shown)), value)
+
+    def body(self, i: int, frame: Frame) -> Text:
+        """The body of a reduction at the loop indices in sight."""
+        op = self.nest.ops[i]
+        return self.expression(op, op.body, identity(op), frame)
+
+    def expression(self, op: Op, expr: Expr | None, coords: Coords, frame: Frame) -> Text:
+        """A scalar expression as text."""
+        if expr is None:
+            raise CannotEmit(f"{op.name} has no body: nothing is known of it but its tensors")
+        if isinstance(expr, Read):
+            return self.read(op, expr.slot, coords, frame)
+        if isinstance(expr, Const):
+            return Text(literal(expr.value))
+        if isinstance(expr, Coord):
+            at = self.coordinate(coords.get(expr.axis, Index()), frame)
+            return replace(at, text=f"({at.text})") if " " in at.text else at
+        return self._call(op, expr, coords, frame)
+
+    def _call(self, op: Op, expr: Call, coords: Coords, frame: Frame) -> Text:
+        function, arguments = expr.function, expr.args
+        if function == "pow":
+            template, arguments = power(arguments[1]), arguments[:1]
+        else:
+            template = TEMPLATES.get(function) or CONDITIONS.get(function)
+        if template is None:
+            raise CannotEmit(f"{op.name}: the function {function} has no Triton text")
+        values = [self.expression(op, each, coords, frame) for each in arguments]
+        depth = max((v.depth for v in values), default=0)
+        values = [self._hoisted(op, v, depth) for v in values]
+        places = frozenset[int]().union(*(v.places for v in values))
+        whole = function in INTEGER_SAFE | COMPARISONS and _integers(arguments, values)
+        taken = TAKES_CONDITIONS.get(function, frozenset[int]())
+        texts = [
+            v.condition if k in taken else _whole(a, v) if whole else v.number
+            for k, (a, v) in enumerate(zip(arguments, values, strict=True))
+        ]
+        if function == "div" and texts[1] == "1.0":
+            return replace(values[0], text=texts[0])
+        texts += DEFAULTS.get(function, ())[len(texts) - 1 :] if function in DEFAULTS else ()
+        if template.count("{0}") > 1 and len(texts[0]) > 12 and not texts[0].isidentifier():
+            texts[0] = self.bind(function_stem(op), replace(values[0], text=texts[0])).text
+        kind = "bool" if function in CONDITIONS else "int" if whole else "float"
+        return Text(template.format(*texts), depth, places, kind)
+
+    def _hoisted(self, op: Op, value: Text, depth: int) -> Text:
+        """Work that an inner loop need not repeat, bound outside it."""
+        if value.depth < depth and "(" in value.text and not _is_literal(value.text):
+            return self.bind(function_stem(op), value)
+        return value
+
+    # -- writes ----------------------------------------------------------------------------
+
+    def store(self, i: int, access: Access, value: Text, frame: Frame) -> None:
+        """Store a value at the op's own coordinates."""
+        op = self.nest.ops[i]
+        tensor = self.nest.graph.tensors[access.tensor]
+        if tensor.dtype not in POINTER_TYPES:
+            raise CannotEmit(f"{tensor.name} is {tensor.dtype}, which Triton does not store")
+        at, _ = self.resolve(op, access, identity(op), frame)
+        offset = self.offset(tensor, at, frame)
+        axes = {name for index in at for name, _ in index.terms if name in self.variables}
+        mask = self.overrun(axes, frame)
+        text = value.number if value.kind == "bool" and tensor.dtype != "bool" else value.text
+        text = f"{text} != 0" if tensor.dtype == "bool" and value.kind != "bool" else text
+        pointer = f"{self.pointers[tensor.name]} + {offset.text}"
+        if value.places and not offset.places:
+            shape = ", ".join("1" for _ in range(self.layout.rank))
+            pointer += f" + tl.zeros([{shape}], tl.int32)"
+        masked = f", mask={mask.text}" if mask is not None else ""
+        self.line(f"tl.store({pointer}, {_unwrapped(text)}{masked})")
+
+
+def identity(op: Op) -> dict[str, Index]:
+    """Every axis of an op where it is."""
+    return {axis.name: Index.of(axis.name) for axis in op.axes}
+
+
+def function_stem(op: Op) -> str:
+    """A name for part of an op's work."""
+    return f"{op.function}_part"
+
+
+def literal(value: float) -> str:
+    """A number as Triton reads it."""
+    if value != value or value in (float("inf"), float("-inf")):
+        return f'float("{value}")'
+    return repr(float(value))
+
+
+def _all(conditions: list[Text]) -> Text | None:
+    if not conditions:
+        return None
+    return Text(
+        " & ".join(dict.fromkeys(c.text for c in conditions)),
+        max(c.depth for c in conditions),
+        frozenset[int]().union(*(c.places for c in conditions)),
+        "bool",
+    )
+
+
+def _unwrapped(text: str) -> str:
+    """Text without parentheses around all of it."""
+    if not (text.startswith("(") and text.endswith(")")):
+        return text
+    level = 0
+    for position, sign in enumerate(text):
+        level += (sign == "(") - (sign == ")")
+        if level == 0 and position < len(text) - 1:
+            return text
+    return text[1:-1]
+
+
+def _is_literal(text: str) -> bool:
+    return text.startswith("float(")
+
+
+def _integers(arguments: tuple[Expr, ...], values: list[Text]) -> bool:
+    """Whether a call is on whole numbers: at least one, and constants that are whole."""
+    kinds = [
+        float(a.value).is_integer() if isinstance(a, Const) else v.kind == "int"
+        for a, v in zip(arguments, values, strict=True)
+    ]
+    return all(kinds) and any(v.kind == "int" for v in values)
+
+
+def _whole(argument: Expr, value: Text) -> str:
+    return str(int(argument.value)) if isinstance(argument, Const) else value.text

@@ -1,0 +1,129 @@
+"""What becomes of a kernel's axes in code: blocks of the grid, lanes of a tile, loops.
+
+A *group* is a set of axes that one vector of lanes walks together. A kernel's values are tiles of
+at most two places (rows and columns); a group takes one place, or none where it is a scalar.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from fuseledger.ledger.kernel import Schedule
+from fuseledger.ledger.nest import Nest
+
+MATRIX_LEAST = 16
+"""Fewest lanes along any side of a matrix product."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Axes walked by one vector of lanes: (axis, elements of it in a block)."""
+
+    name: str
+    extents: tuple[tuple[str, int], ...]
+    least: int = 1
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """Names of the axes, outermost first."""
+        return tuple(name for name, _ in self.extents)
+
+    @property
+    def points(self) -> int:
+        """Points that the lanes stand for."""
+        return prod(extent for _, extent in self.extents)
+
+    @property
+    def lanes(self) -> int:
+        """Lanes: the points, up to a power of two."""
+        return max(self.least, 1 << (self.points - 1).bit_length())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Where every axis of a kernel goes."""
+
+    tiles: dict[str, int]
+    """Grid axes and the elements of them in one block."""
+    rows: Group | None
+    columns: Group | None
+    rank: int
+    """Places of the kernel's tiles: 1 or 2."""
+    notes: tuple[str, ...] = ()
+    """Where the code departs from the schedule."""
+
+    def blocks(self, sizes: dict[str, int]) -> int:
+        """Blocks of the grid."""
+        return prod(-(-sizes[name] // tile) for name, tile in self.tiles.items())
+
+
+def lay_out(nest: Nest, schedule: Schedule) -> Layout:
+    """The layout of one part of a kernel (see `components`) under its schedule."""
+    tiles = {
+        name: axis.tile
+        for name, axis in schedule.axes
+        if axis.treatment == "grid" and name in nest.open_axes
+    }
+    contractions = [op for op in nest.ops.values() if op.is_contraction]
+    inner = [n for n, size in nest.sizes.items() if size > 1 and n not in tiles]
+    lanes = [name for name, tile in tiles.items() if tile > 1]
+    if contractions:
+        return _matrix_layout(nest, tiles, lanes)
+    if inner or len(lanes) <= 1:
+        rows = Group("rows", tuple((name, tiles[name]) for name in lanes)) if lanes else None
+        return Layout(tiles=tiles, rows=rows, columns=None, rank=2 if inner and rows else 1)
+    last = _contiguous(nest, lanes)
+    rows = Group("rows", tuple((name, tiles[name]) for name in lanes if name != last))
+    columns = Group("columns", ((last, tiles[last]),))
+    return Layout(tiles=tiles, rows=rows, columns=columns, rank=2)
+
+
+def _contiguous(nest: Nest, lanes: list[str]) -> str:
+    """The lane axis that is innermost in the first output."""
+    for name in nest.outputs:
+        for axis in reversed(nest.graph.tensors[name].axis_names):
+            if axis in lanes:
+                return axis
+    return lanes[-1]
+
+
+def _matrix_layout(nest: Nest, tiles: dict[str, int], lanes: list[str]) -> Layout:
+    """Rows are what the left operands alone have, columns what the right ones have.
+
+    An axis that both have is one block each: a matrix product has no third side.
+    """
+    side: dict[str, str] = {}
+    batch: set[str] = set()
+    contractions = sorted((op for op in nest.ops.values() if op.is_contraction), key=_work)
+    for op in reversed(contractions):  # the largest decides
+        left, right = (set(read.axes) for read in op.reads[:2])
+        own = [name for name in op.kept if name in lanes]
+        batch |= {name for name in own if name in left and name in right}
+        turned = any(
+            side.get(name) == ("columns" if name in left else "rows")
+            for name in own
+            if name not in batch
+        )
+        for name in own:
+            if name not in batch:
+                is_row = (name in left) != turned
+                side.setdefault(name, "rows" if is_row else "columns")
+    notes: list[str] = []
+    for name in lanes:
+        if name in batch:
+            notes.append(f"axis {name} is in both operands: one block each, not {tiles[name]}")
+            tiles[name] = 1
+    rows = tuple((n, tiles[n]) for n in lanes if tiles[n] > 1 and side.get(n, "rows") == "rows")
+    columns = tuple((n, tiles[n]) for n in lanes if tiles[n] > 1 and side.get(n) == "columns")
+    return Layout(
+        tiles=tiles,
+        rows=Group("rows", rows, MATRIX_LEAST) if rows else None,
+        columns=Group("columns", columns, MATRIX_LEAST) if columns else None,
+        rank=2,
+        notes=tuple(notes),
+    )
+
+
+def _work(op: object) -> int:
+    return getattr(op, "flops", 0)

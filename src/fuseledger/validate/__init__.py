@@ -1,0 +1,1 @@
+"""Predictions against measured times: corpora, folds, figures of merit, reports."""
