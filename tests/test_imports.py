@@ -21,7 +21,7 @@ RANKS = {
     "clock": 5,
     "planner": 6,
     "verdict": 7, "triton": 7, "peers": 7,
-    "textbook": 8,
+    "textbook": 8, "validate": 8,
     "report": 9,
     "cli": 10, "__main__": 11,
 }  # fmt: skip

@@ -20,6 +20,7 @@ COMMANDS: dict[str, str] = {
     "plan": "Which ops should share a kernel, and the ledger of every kernel.",
     "explain": "Every account of one kernel, and why its edges were cut or fused.",
     "decide": "The rule on two or more options: what fits, fills the machine, moves fewer bytes.",
+    "validate": "Predictions against measured times, out of fold.",
     "devices": "The GPUs in the catalog, and every figure with its source.",
     "textbook": "The two reference exercises, reproduced to the digit.",
 }

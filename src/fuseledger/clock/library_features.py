@@ -62,7 +62,7 @@ def kernel_terms(
     l2_gbs = device.l2_bandwidth_gbs or 3.0 * stream_gbs
     stream = dram / stream_gbs / 1e3 + l2 / l2_gbs / 1e3
     kind = _class_of(kernel)
-    tags = _setting_tags(setting, kind)
+    tags = _setting_tags(setting, kind, three_d=kernel.shape.get("rank") == 3)
     launch = device.launch_us("queued") * kernel.launches
     terms = [Term("launch", launch, {"launch": 1.0, **_only(tags, "launch")})]
     if stream > 0:
@@ -72,7 +72,8 @@ def kernel_terms(
         peak = _peak(kernel, device)
         made = _COMPUTE[kind](kernel, device)
         terms.append(Term("compute", kernel.flops / peak * 1e6, {f"{kind}.compute": 1.0, **made, **_only(tags, "compute")}))  # fmt: skip
-    if kind == "conv":
+    if kind == "conv" and (kernel.shape["window"] > 1 or "compile" in setting.mode):
+        # a 1×1 convolution runs as a GEMM on NCHW; compiled code asks for NHWC even there
         for side in ("x", "y"):
             base = 2 * kernel.shape[f"{side}_bytes"] / stream_gbs / 1e3
             terms.append(Term("layout", base, {f"conv.layout_{side}": 1.0, **_only(tags, "layout")}))  # fmt: skip
@@ -100,8 +101,8 @@ def host_features(setting: Setting) -> tuple[Features, Features]:
 
 def host_group(mode: str) -> str:
     """How kernels are dispatched in a mode: eager, compiled, or replayed from a graph."""
-    if mode == "eager":
-        return "eager"
+    if mode in ("eager", "fused"):
+        return mode
     return "graph" if mode in GRAPH_MODES else "compiled"
 
 
@@ -112,14 +113,16 @@ def _only(tags: Mapping[str, str], role: str) -> Features:
     return {f"{role}{tag}": 1.0 for tag, roles in tags.items() if role in roles}
 
 
-def _setting_tags(setting: Setting, kind: str) -> dict[str, str]:
+def _setting_tags(setting: Setting, kind: str, *, three_d: bool) -> dict[str, str]:
     """Deviations of a device, a software release and a mode from what is common to all."""
     family = kind if kind in ("gemm", "conv", "depthwise", "pool") else "pass"
     tags = {f".{family}@{setting.device.name}": "stream compute layout"}
     tags[f"@{setting.device.name}"] = "launch"
     if setting.software:
-        tags[f".{family}@torch-{setting.software}"] = "stream compute layout"
-    if setting.mode not in ("eager", "cudagraphs-backend"):
+        tags[f".{family}@software-{setting.software}"] = "stream compute layout"
+        if kind == "conv" and three_d:
+            tags[f".conv3@software-{setting.software}"] = "compute"
+    if setting.mode.startswith("compile-"):
         tags[f".{family}@compiled"] = "stream compute layout"
     if "max-autotune" in setting.mode:
         tags[f".{family}@autotuned"] = "compute"
@@ -228,6 +231,8 @@ def _conv(kernel: LibraryKernel, device: Device) -> Features:
         "conv.few_out": over(128, s["channels_out"]),
         "conv.wave": math.log(math.ceil(waves) / waves) if waves >= 1 else 0.0,
         "conv.fill": over(1.0, waves),
+        "conv.few_in3": over(64, s["channels_in"]) * three,
+        "conv.few_out3": over(128, s["channels_out"]) * three,
         "conv.rank1": float(s["rank"] == 1),
         "conv.rank3": three,
         "conv.pointwise": float(s["window"] == 1),

@@ -218,17 +218,20 @@ def fit(
 
 
 def prior_of(name: str, priors: Mapping[str, Prior]) -> Prior:
-    """The prior of a coefficient: its own, else that of its deviation, else a wide one at zero."""
+    """The prior of a coefficient: its own, else that of a deviation, a class or a shape feature."""
     if name in priors:
         return priors[name]
     if "@" in name:
         return priors["@"]
+    if name.endswith((".stream", ".compute")):
+        return priors["."]
     return priors["*"]
 
 
 PRIORS: dict[str, Prior] = {
-    "*": Prior(0.0, 0.5),
-    "@": Prior(0.0, 0.2),
+    "*": Prior(0.0, 0.2),
+    "@": Prior(0.0, 0.1),
+    ".": Prior(0.0, 0.4),
     "conv.compute": Prior(0.7, 0.5), "conv.layout_x": Prior(-0.5, 0.7),
     "conv.layout_y": Prior(-0.5, 0.7), "gemm.compute": Prior(0.25, 0.3),
     "pool.compute": Prior(2.0, 1.0), "depthwise.compute": Prior(1.5, 1.0),
@@ -236,7 +239,11 @@ PRIORS: dict[str, Prior] = {
     "gemm.wave": Prior(1.0, 0.3), "gemm.fill": Prior(0.8, 0.3), "gemm.split_k": Prior(-0.6, 0.3),
     "moments.fill": Prior(0.7, 0.4), "batch_norm.fill": Prior(0.7, 0.4),
     "layer_norm.fill": Prior(0.7, 0.4), "softmax.fill": Prior(0.7, 0.4),
-    "reduce.fill": Prior(0.0, 0.3),
+    "reduce.fill": Prior(0.0, 0.3), "reduce.outer_fill": Prior(0.0, 0.1),
+    "softmax.outer_fill": Prior(0.0, 0.1), "batch_norm.outer_fill": Prior(0.0, 0.1),
+    "compute.depthwise@compiled": Prior(1.0, 1.0), "launch": Prior(0.0, 0.3),
+    "host.fixed:compiled": Prior(1.0, 0.5), "host.fixed:graph": Prior(1.4, 0.5),
+    "host.launch:graph": Prior(-2.0, 1.0),
 }  # fmt: skip
 """Before any fit: what the mechanisms say. A coefficient is the logarithm of a factor on the time,
 so 0.7 is half the peak; a `fill` of 1 is a machine used only as far as there are rows."""

@@ -30,13 +30,18 @@ def load_factory(source: str) -> Graph:
     `(nn.Module, example_inputs, keyword_inputs)`, on fake tensors: a 70-billion-parameter module
     takes no memory. Raises SourceError, naming file and factory, for whatever goes wrong there.
     """
+    return lower(read_factory(source))
+
+
+def read_factory(source: str) -> AtenGraph:
+    """The same factory's module as ATen nodes, not yet lowered."""
     path, _, factory_name = source.rpartition(":")
     if not path or not factory_name.isidentifier():
         raise SourceError(f"{source}: write it as path/to/file.py:factory")
     _require_torch()
     factory = _imported(Path(path), factory_name)
     module, inputs, keywords = _checked(source, _called_on_fakes(source, factory))
-    return from_module(module, inputs, keywords, name=factory_name, source=source)
+    return read_module(module, inputs, keywords, name=factory_name, source=source)
 
 
 def from_module(

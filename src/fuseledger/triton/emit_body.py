@@ -71,6 +71,18 @@ class Writer:
     size_names: dict[str, str] = field(default_factory=dict[str, str])
     wide: bool = False
     """Whether offsets need 64 bits."""
+    loop_points: int = 64
+    """Points of an in-block loop walked at once."""
+    step_bytes: int = 64
+    """Bytes along the reduced axis that one step of a matrix product loads of each row."""
+    whole: frozenset[str] = frozenset()
+    """Axes held whole in the block."""
+    online: frozenset[int] = frozenset()
+    """Sums that are rescaled while their operand's statistic is still being made."""
+    vectors: dict[tuple[str, int], str] = field(default_factory=dict[tuple[str, int], str])
+    """(axis, lanes) → the vector's name, the same in every loop."""
+    integers: set[str] = field(default_factory=set[str])
+    """Names that hold positions."""
     makers: dict[str, int] = field(default_factory=dict[str, int])
 
     def __post_init__(self) -> None:
@@ -270,12 +282,10 @@ class Writer:
         text = f"tl.load({self.pointers[tensor.name]} + {offset.text}"
         depth, places = offset.depth, offset.places
         if mask is not None:
-            if not offset.places and mask.places:
-                raise CannotEmit(f"{tensor.name} is read at one point under a mask of many")
-            depth, places = max(depth, mask.depth), places | mask.places
+            if mask.places - offset.places:
+                raise CannotEmit(f"{tensor.name} is read at fewer points than its mask has")
+            depth = max(depth, mask.depth)
             mask_text = mask.text
-            if self.layout.rank == 2 and mask.places - offset.places:
-                text = text.replace(f" + {offset.text}", f" + ({offset.text} + {self._zeros()})")
             other = literal(access.fill or 0.0) if is_float(tensor.dtype) else str(
                 int(access.fill or 0)
             )
@@ -285,12 +295,6 @@ class Writer:
         if raw or kind != "float" or tensor.dtype == "fp32":
             return loaded
         return replace(loaded, text=f"{loaded.text}.to(tl.float32)")
-
-    def _zeros(self) -> str:
-        shape = [self.block_name(g) for g in (self.layout.rows, self.layout.columns) if g]
-        if len(shape) != 2:
-            raise CannotEmit("a mask is larger than what it masks")
-        return f"tl.zeros([{', '.join(shape)}], tl.int32)"
 
     def _tile_name(self, stem: str, axes: set[str]) -> str:
         letters = [n for n in self.variables if n in axes and n in self.nest.sizes]

@@ -23,6 +23,8 @@ class Group:
     name: str
     extents: tuple[tuple[str, int], ...]
     least: int = 1
+    block: int | None = None
+    """Lanes of a group that a loop walks; None: all points at once."""
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -37,7 +39,7 @@ class Group:
     @property
     def lanes(self) -> int:
         """Lanes: the points, up to a power of two."""
-        return max(self.least, 1 << (self.points - 1).bit_length())
+        return self.block or max(self.least, 1 << (self.points - 1).bit_length())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,137 @@
+"""TorchInductor's plan of an FX graph: its own pipeline up to the generated code, then its kernels.
+
+`compile_fx` runs as in `torch.compile` (functionalisation, decompositions, joint-graph and
+post-grad passes, lowering, fusion, Triton code) on fake CUDA tensors; it is stopped where it would
+load the code. The scheduler's nodes are read there. Only `inductor_worker` imports this.
+"""
+
+# TorchInductor's internals are untyped:
+# pyright: reportPrivateUsage=false, reportUnknownMemberType=false
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Json = dict[str, Any]
+
+
+class _Captured(BaseException):
+    """Carries the kernels out of `compile_fx`; no `except Exception` on the way holds it."""
+
+    def __init__(self, kernels: list[Json]) -> None:
+        super().__init__()
+        self.kernels = kernels
+
+
+def capture(module: Any, inputs: Sequence[Any], mode: Any, sources: Mapping[str, str]) -> list[Json]:
+    """The kernels of TorchInductor's default plan, in launch order.
+
+    `module` is an FX graph module over ATen, `inputs` its fake inputs under `mode`, `sources` the
+    name of each of its nodes → what the reader calls it.
+    """
+    torch: Any = importlib.import_module("torch")
+    compile_fx: Any = importlib.import_module("torch._inductor.compile_fx")
+    config: Any = importlib.import_module("torch._inductor.config")
+    lowering: Any = importlib.import_module("torch._inductor.graph")
+    recorder = _Recorder(sources)
+
+    def stop(graph: Any) -> None:
+        recorder.generate(graph)
+        raise _Captured(recorder.kernels(graph))
+
+    lowering.GraphLowering.compile_to_module = stop
+    patched = config.patch(
+        force_disable_caches=True, fx_graph_cache=False, shape_padding=False, compile_threads=1
+    )
+    tracing = torch._guards.tracing(torch._guards.TracingContext(mode))
+    try:
+        with torch.no_grad(), tracing, patched:
+            compile_fx.compile_fx(module, list(inputs))
+    except _Captured as captured:
+        return captured.kernels
+    return []  # every output is an input or a view of one: nothing runs
+
+
+class _Recorder:
+    """What the code generator writes for each node of the scheduler."""
+
+    def __init__(self, sources: Mapping[str, str]) -> None:
+        self.sources = sources
+        self.calls: list[tuple[Any, str]] = []
+        """(scheduler node, Triton kernel) in launch order."""
+        self.code: dict[str, str] = {}
+        """Triton kernel → its generated source."""
+
+    def generate(self, graph: Any) -> None:
+        """Generate the graph's code, noting launches and kernels on the way."""
+        graph.init_wrapper_code()
+        wrapper = graph.wrapper_code
+        launch, define = wrapper.generate_kernel_call, wrapper.define_kernel
+
+        def launching(kernel_name: str, *args: Any, **kwargs: Any) -> Any:
+            self.calls.append((graph.scheduler.current_node, kernel_name))
+            return launch(kernel_name, *args, **kwargs)
+
+        def defining(kernel_name: str, kernel_body: str, *args: Any, **kwargs: Any) -> Any:
+            self.code[kernel_name] = kernel_body
+            return define(kernel_name, kernel_body, *args, **kwargs)
+
+        wrapper.generate_kernel_call, wrapper.define_kernel = launching, defining
+        graph.init_wrapper_code = lambda *args, **kwargs: None
+        graph.codegen()
+
+    def kernels(self, graph: Any) -> list[Json]:
+        """One entry a launch."""
+        ir: Any = importlib.import_module("torch._inductor.ir")
+        scheduler: Any = importlib.import_module("torch._inductor.scheduler")
+        found: list[Json] = []
+        for node in graph.scheduler.nodes:
+            launched = [name for where, name in self.calls if where is node]
+            if isinstance(node, scheduler.ExternKernelSchedulerNode) and not launched:
+                if not isinstance(node.node, (ir.MultiOutput, ir.NopKernel)):
+                    found.append(self._kernel(node, "extern", _extern_name(node.node)))
+            kind = "template" if node.is_template() else "triton"
+            found.extend(self._kernel(node, kind, name) for name in launched)
+        return found
+
+    def _kernel(self, node: Any, kind: str, name: str) -> Json:
+        reads = node.get_read_write_buffer_accesses(include_reads=True, include_writes=False)
+        writes = node.get_read_write_buffer_accesses(include_reads=False, include_writes=True)
+        origins: dict[str, None] = {}
+        aten: dict[str, None] = {}
+        for inner in node.get_nodes():
+            for origin in sorted(inner.node.get_origins(), key=lambda each: each.name):
+                operator = origin.meta.get("original_aten")
+                aten[str(operator if operator is not None else origin.target)] = None
+                for name_ in _first_names(origin):
+                    if name_ in self.sources:
+                        origins[self.sources[name_]] = None
+        return {
+            "name": name,
+            "kind": kind,
+            "aten": list(aten),
+            "origins": list(origins),
+            "reads": {str(k): int(v) for k, v in reads.items()},
+            "writes": {str(k): int(v) for k, v in writes.items()},
+            "source": self.code.get(name),
+        }
+
+
+def _extern_name(node: Any) -> str:
+    overload = getattr(node, "op_overload", None)
+    return str(getattr(node, "python_kernel_name", None) or overload or type(node).__name__)
+
+
+def _first_names(node: Any) -> list[str]:
+    """Names, in the graph given to `compile_fx`, of what an FX node stands for."""
+    names: list[str] = []
+    waiting = list(node.meta.get("from_node") or ())
+    while waiting:
+        source = waiting.pop()
+        inner = list(source.from_node or ())
+        if inner:
+            waiting.extend(inner)
+        names.append(str(source.name))
+    return names or [node.name]

@@ -1,0 +1,113 @@
+"""A CUDA device for TorchInductor where there is none: stand-ins for what it asks of the hardware.
+
+Everything here replaces attributes of torch and Triton in the running process, for good. It is
+imported by `inductor_worker`, which runs in a process of its own, and by nothing else.
+"""
+
+# torch and Triton are untyped here, and what is replaced is mostly private:
+# pyright: reportPrivateUsage=false, reportUnknownMemberType=false
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+LEFT_OUT = (
+    "shape padding of GEMMs (pad_mm), which times both forms on the GPU",
+    "the pattern for e8m0 scales (MX formats), whose initialiser makes a real CUDA tensor",
+    "max-autotune templates, whose choice among themselves is timed on the GPU",
+)
+"""Parts of TorchInductor's pipeline that need a GPU and are switched off."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceProperties:
+    """What `torch.cuda.get_device_properties` gives, by its names."""
+
+    name: str
+    major: int
+    minor: int
+    multi_processor_count: int
+    total_memory: int
+    L2_cache_size: int
+    regs_per_multiprocessor: int
+    max_threads_per_multi_processor: int
+    shared_memory_per_block_optin: int
+    shared_memory_per_multiprocessor: int
+    shared_memory_per_block: int = 49152
+    """The limit that every CUDA device keeps for a block that does not opt in."""
+    max_threads_per_block: int = 1024
+    warp_size: int = 32
+    clock_rate: int = 0
+    """In kHz."""
+    memory_clock_rate: int = 0
+    memory_bus_width: int = 0
+    is_integrated: int = 0
+    gcnArchName: str = ""
+    type: str = "cuda"
+
+
+class Driver:
+    """Stands for Triton's active driver: it says what the target is, and can run nothing."""
+
+    def __init__(self, capability: int) -> None:
+        self.capability = capability
+
+    def get_current_target(self) -> Any:
+        """The compiler's target."""
+        compiler: Any = importlib.import_module("triton.backends.compiler")
+        return compiler.GPUTarget("cuda", self.capability, 32)
+
+    def get_current_device(self) -> int:
+        """The only device."""
+        return 0
+
+    def get_active_torch_device(self) -> Any:
+        """The same device as torch names it."""
+        torch: Any = importlib.import_module("torch")
+        return torch.device("cuda", 0)
+
+
+def install(properties: DeviceProperties) -> None:
+    """Make torch and Triton of this process believe in one CUDA device of these properties."""
+    torch: Any = importlib.import_module("torch")
+    cuda: Any = importlib.import_module("torch.cuda")
+    state = torch.zeros(16, dtype=torch.uint8)
+    replaced: dict[str, Callable[..., Any]] = {
+        "is_available": lambda: True,
+        "device_count": lambda: 1,
+        "current_device": lambda: 0,
+        "get_device_properties": lambda device=None: properties,
+        "get_device_capability": lambda device=None: (properties.major, properties.minor),
+        "get_device_name": lambda device=None: properties.name,
+        "init": lambda: None,
+        "_lazy_init": lambda: None,
+        "synchronize": lambda device=None: None,
+        "_exchange_device": lambda index: 0,
+        "_maybe_exchange_device": lambda index: 0,
+        "get_rng_state": lambda device=None: state,
+        "set_rng_state": lambda state, device=None: None,
+    }
+    for name, function in replaced.items():
+        setattr(cuda, name, function)
+    torch.version.cuda = "12.8"
+    driver: Any = importlib.import_module("triton.runtime.driver")
+    driver.driver.set_active(Driver(10 * properties.major + properties.minor))
+    _initialise_patterns_on_cpu(torch)
+
+
+def _initialise_patterns_on_cpu(torch: Any) -> None:
+    """Trace the joint-graph patterns with CPU examples: they match the nodes of any device."""
+    for module_name, function_name in (
+        ("torch._inductor.fx_passes.fuse_attention", "_sfdp_init"),
+        ("torch._inductor.fx_passes.misc_patterns", "_misc_patterns_init"),
+    ):
+        module: Any = importlib.import_module(module_name)
+        initialise = getattr(module, function_name)
+
+        def on_cpu(device: Any = None, initialise: Callable[[Any], Any] = initialise) -> Any:
+            return initialise(torch.device("cpu"))
+
+        setattr(module, function_name, on_cpu)

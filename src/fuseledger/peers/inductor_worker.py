@@ -1,0 +1,72 @@
+"""TorchInductor's plan in a process of its own: a spec on stdin, JSON on stdout.
+
+`python -m fuseledger.peers.inductor_worker`: {"source", "dtype", "dims", "device": {…}} gives
+{"kernels": […], "seconds"} or {"error"}. What torch or the source prints goes to stderr.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import time
+from contextlib import redirect_stdout
+from typing import Any
+
+from fuseledger.errors import FuseledgerError
+
+Json = dict[str, Any]
+
+
+def main() -> None:
+    """Answer one spec."""
+    spec: Json = json.load(sys.stdin)
+    with redirect_stdout(sys.stderr):
+        answer = answer_spec(spec)
+    json.dump(answer, sys.stdout)
+    sys.stdout.flush()
+    os._exit(0)  # torch's worker pools and Triton's stand-in have nothing to tidy up
+
+
+def answer_spec(spec: Json) -> Json:
+    """The kernels, or one line that says why there are none."""
+    try:
+        return _plan(spec)
+    except FuseledgerError as error:
+        return {"error": str(error)}
+    except Exception as error:  # whatever a compiler of another project raises
+        if os.environ.get("FUSELEDGER_TRACEBACK", "0") not in ("", "0"):
+            import traceback
+
+            traceback.print_exc()
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        said = lines[0][:300] if lines else "no message"
+        return {"error": f"{type(error).__name__}: {said}"}
+
+
+def _plan(spec: Json) -> Json:
+    from fuseledger.peers.inductor_capture import capture
+    from fuseledger.peers.inductor_device import DeviceProperties, install
+    from fuseledger.peers.inductor_fx import fx_program
+    from fuseledger.peers.program import read_aten
+
+    aten = read_aten(spec["source"])
+    fakes: Any = importlib.import_module("torch._subclasses.fake_tensor")
+    install(DeviceProperties(**spec["device"]))
+    mode = fakes.FakeTensorMode(allow_non_fake_inputs=True)
+    if aten is not None:
+        program = fx_program(aten, mode)
+    else:
+        from fuseledger.frontends.source import load
+        from fuseledger.peers.inductor_graph import graph_program
+
+        graph = load(spec["source"], dtype=spec["dtype"], dims=spec["dims"] or None)
+        program = graph_program(graph, mode)
+    started = time.perf_counter()
+    kernels = capture(program.module, program.inputs, mode, program.names)
+    return {"kernels": kernels, "seconds": time.perf_counter() - started}
+
+
+if __name__ == "__main__":
+    main()

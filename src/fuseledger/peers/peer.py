@@ -1,0 +1,57 @@
+"""What another system would launch for a graph: kernels, bytes, and why there are none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+PeerStatus = Literal["planned", "failed", "timeout", "unavailable"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerKernel:
+    """One launch of a peer's plan."""
+
+    name: str
+    kind: str
+    """`triton`, `extern`, `template`; a library kernel's own kind for eager PyTorch."""
+    aten: tuple[str, ...] = ()
+    """ATen operators that it was made from."""
+    origins: tuple[str, ...] = ()
+    """Names of the source's nodes, or of our ops where the source has none."""
+    reads: dict[str, int] = field(default_factory=dict[str, int])
+    """Buffer → bytes read, each buffer once."""
+    writes: dict[str, int] = field(default_factory=dict[str, int])
+    """Buffer → bytes written, each buffer once."""
+    source: str | None = None
+    """Generated Triton source."""
+
+    @property
+    def bytes(self) -> int:
+        """Bytes read and written, each buffer once each way."""
+        return sum(self.reads.values()) + sum(self.writes.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerPlan:
+    """A peer's plan, or the reason why there is none."""
+
+    name: str
+    version: str | None
+    status: PeerStatus
+    reason: str | None = None
+    kernels: tuple[PeerKernel, ...] = ()
+    seconds: float = 0.0
+    left_out: tuple[str, ...] = ()
+    """Parts of the peer's own pipeline that could not run here."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def launches(self) -> int:
+        """Kernels launched."""
+        return len(self.kernels)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes read and written, each kernel's buffers once each."""
+        return sum(kernel.bytes for kernel in self.kernels)

@@ -1,0 +1,148 @@
+"""Reports of a validation: JSON, text and Markdown from the same figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from fuseledger.report.layout import Column, Page, Row
+
+if TYPE_CHECKING:
+    from fuseledger.validate.run import Validation
+    from fuseledger.validate.score import Score
+
+SCHEMA = "fuseledger/validate@1"
+TITLES = (
+    "corpus", "device", "class", "mode", "n", "MdAPE", "P90", "naive", "ρ", "τ", "ratio", "choice",
+    "majority", "naive", "pays",
+)  # fmt: skip
+
+
+def validation_document(result: Validation) -> dict[str, Any]:
+    """The JSON document; `docs/accuracy.md` says what its fields mean."""
+    return {
+        "schema": SCHEMA,
+        "corpus": result.corpus,
+        "protocol": result.protocol,
+        "rows": [_row(score) for score in result.rows],
+        "leave_one_device_out": [_row(score) for score in result.device_out],
+        "calibration": [
+            {"class": c, "n": n, "within_median_bar": half, "within_90_bar": most}
+            for c, n, half, most in result.calibration
+        ],
+        "worst": [
+            {
+                "name": w.name, "corpus": w.corpus, "device": w.device, "mode": w.mode,
+                "measured_us": w.measured_us, "predicted_us": w.predicted_us,
+                "accounts": [{"kernel": name, "time_us": us} for name, us in w.accounts],
+            }
+            for w in result.worst
+        ],
+        "skipped": [{"reason": reason, "n": n} for reason, n in result.skipped.items()],
+        "notes": list(result.notes),
+    }  # fmt: skip
+
+
+def validation_json(result: Validation) -> str:
+    """The document as text."""
+    packed = msgspec.json.encode(_rounded(validation_document(result)))
+    return msgspec.json.format(packed, indent=2).decode() + "\n"
+
+
+def validation_text(result: Validation, page: Page, *, everything: bool) -> None:
+    """Tables of figures, the worst rows and what was skipped."""
+    page.line(f"{result.corpus}: {result.protocol}")
+    for title, scores in (("", result.rows), ("each device left out", result.device_out)):
+        if not scores:
+            continue
+        page.blank()
+        if title:
+            page.line(title, "bold")
+        columns = [Column(t, "left" if i < 4 else "right") for i, t in enumerate(TITLES)]
+        page.table(columns, [Row(_cells(s)) for s in _shown(scores, everything)])
+    page.blank()
+    page.line("worst rows", "bold")
+    for w in result.worst:
+        parts = ", ".join(f"{name} {us:.0f}" for name, us in w.accounts)
+        page.line(
+            f"{w.name} ({w.device}, {w.mode}): measured {w.measured_us:.0f} µs, "
+            f"predicted {w.predicted_us:.0f}: {parts}"
+        )
+    _tail(result, page)
+
+
+def _tail(result: Validation, page: Page) -> None:
+    if result.skipped:
+        page.blank()
+        page.line(f"skipped {sum(result.skipped.values())} rows", "bold")
+        for reason, n in result.skipped.items():
+            page.line(f"{n}: {reason}")
+    for note in result.notes:
+        page.line(note, "dim")
+
+
+def validation_markdown(result: Validation, *, everything: bool) -> str:
+    """The same in Markdown."""
+    lines = [f"# Validation of {result.corpus}", "", result.protocol, ""]
+    for title, scores in (("By problem", result.rows), ("Each device left out", result.device_out)):
+        if not scores:
+            continue
+        lines += [f"## {title}", "", "| " + " | ".join(TITLES) + " |", "|---" * len(TITLES) + "|"]
+        lines += ["| " + " | ".join(_cells(s)) + " |" for s in _shown(scores, everything)] + [""]
+    lines += ["## Worst rows", "", "| row | device | mode | measured µs | predicted µs | made of |",
+              "|---|---|---|---|---|---|"]  # fmt: skip
+    for w in result.worst:
+        parts = ", ".join(f"{name} {us:.0f}" for name, us in w.accounts)
+        cells = (w.name, w.device, w.mode, f"{w.measured_us:.0f}", f"{w.predicted_us:.0f}", parts)
+        lines.append("| " + " | ".join(cells) + " |")
+    lines += ["", "## Calibration of the error bars", "",
+              "| class | n | within the median bar | within the 90 % bar |", "|---|---|---|---|"]  # fmt: skip
+    lines += [f"| {c} | {n} | {half:.2f} | {most:.2f} |" for c, n, half, most in result.calibration]
+    lines += ["", *(f"- skipped {n}: {reason}" for reason, n in result.skipped.items())]
+    lines += [f"- {note}" for note in result.notes]
+    return "\n".join(lines) + "\n"
+
+
+def _shown(scores: Sequence[Score], everything: bool) -> list[Score]:
+    return [s for s in scores if everything or s.class_ == "all" or s.device == "all"]
+
+
+def _cells(s: Score) -> list[str]:
+    return [
+        s.corpus, s.device, s.class_, s.mode, str(s.n), _percent(s.mdape), _percent(s.p90ape),
+        _percent(s.naive_mdape), _two(s.spearman), _two(s.kendall), _two(s.ratio_abs_log_median, 3),
+        _two(s.choice_accuracy), _two(s.majority_accuracy), _two(s.naive_accuracy),
+        _two(s.pays_accuracy),
+    ]  # fmt: skip
+
+
+def _row(s: Score) -> dict[str, Any]:
+    made = {name: getattr(s, name) for name in ROW_FIELDS}
+    return {("class" if name == "class_" else name): value for name, value in made.items()}
+
+
+ROW_FIELDS = (
+    "corpus", "device", "class_", "mode", "n", "mdape", "p90ape", "spearman", "kendall",
+    "ratio_abs_log_median", "choice_accuracy", "majority_accuracy", "naive_accuracy",
+)  # fmt: skip
+"""The fields of a row of the JSON document, in the schema's order."""
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f}%"
+
+
+def _two(value: float | None, digits: int = 2) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return round(value, 6)
+    if isinstance(value, dict):
+        return {k: _rounded(v) for k, v in value.items()}  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(value, list):
+        return [_rounded(v) for v in value]  # pyright: ignore[reportUnknownVariableType]
+    return value

@@ -1,0 +1,327 @@
+"""From a planned kernel to Triton source.
+
+The loop nest is walked, never matched against patterns: grid axes become the block's position and
+its lanes (`lanes.py`), what the outputs ask for becomes values (`emit_body.py`), reductions on the
+way become loops or lanes (`emit_reduce.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from fuseledger.errors import CannotEmit
+from fuseledger.graph.graph import Graph
+from fuseledger.ledger.kernel import Kernel
+from fuseledger.ledger.nest import Nest, analyse
+from fuseledger.ledger.online import online_variant
+from fuseledger.planner.schedules import components
+from fuseledger.triton.emit_body import POINTER_TYPES, Variable, Writer, identity
+from fuseledger.triton.emit_reduce import reduce_op
+from fuseledger.triton.functions import helpers_used
+from fuseledger.triton.lanes import Group, Layout, lay_out
+from fuseledger.triton.scope import Names, Scope, identifier
+from fuseledger.triton.walk import walking
+
+WIDE = 2**31
+"""Elements from which offsets need 64 bits."""
+NAME_LONGEST = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmitOptions:
+    """How to write code."""
+
+    tf32: bool = False
+    """Matrix products of fp32 in TF32."""
+    loop_points: int = 64
+    """Points of an in-block loop walked at once."""
+    step_bytes: int = 64
+    """Bytes along the reduced axis that one step of a matrix product loads of each row."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmittedKernel:
+    """A kernel as Triton source, and what it takes to launch and compile it."""
+
+    name: str
+    source: str
+    """The decorated function alone; `module_source` adds imports and helpers."""
+    parameters: tuple[tuple[str, str], ...]
+    """(pointer parameter, tensor) in order: what is read, then what is written."""
+    signature: dict[str, str]
+    """Parameter → Triton type."""
+    constants: dict[str, int | str]
+    """Compile-time constants: sizes, tiles, the precision of fp32 products."""
+    blocks: int
+    warps: int
+    stages: int
+    outputs: tuple[str, ...]
+    """Tensors that it writes."""
+    notes: tuple[str, ...] = ()
+    """Where the code departs from the schedule."""
+
+
+def emit_kernel(
+    graph: Graph,
+    kernel: Kernel,
+    *,
+    name: str | None = None,
+    header: tuple[str, ...] = (),
+    options: EmitOptions | None = None,
+) -> EmittedKernel:
+    """A kernel's Triton source; raises CannotEmit, saying why, for what has none."""
+    options = options or EmitOptions()
+    nest = analyse(graph, kernel.ops)
+    _refuse(nest, kernel)
+    names = Names()
+    read = [t for t in nest.external if any(_is_used(nest, i) for i, _ in nest.external[t])]
+    pointers = {t: names.new(f"{identifier(t)}_ptr") for t in (*read, *nest.outputs)}
+    constants: dict[str, int] = {}
+    parts = components(nest)
+    bodies: list[tuple[Scope, Layout, int]] = []
+    for part in parts:
+        piece = analyse(graph, part) if len(parts) > 1 else nest
+        if len(parts) > 1:
+            piece.outputs = [t for t in nest.outputs if graph.producer[t] in part]
+        bodies.append(_part(piece, kernel, names, constants, pointers, options))
+    blocks = sum(count for _, _, count in bodies)
+    name = name or kernel_name(graph, kernel)
+    lines = list(_assemble(bodies))
+    text = "\n".join(lines)
+    if "PRECISION" in text:
+        constants = {**constants, "PRECISION": "tf32" if options.tf32 else "ieee"}  # type: ignore[dict-item]
+    signature = {pointers[t]: f"*{POINTER_TYPES[graph.tensors[t].dtype]}" for t in pointers}
+    source = _function(name, header, [pointers[t] for t in pointers], list(constants), text)
+    return EmittedKernel(
+        name=name,
+        source=source,
+        parameters=tuple((pointer, tensor) for tensor, pointer in pointers.items()),
+        signature=signature | dict.fromkeys(constants, "constexpr"),
+        constants=dict(constants),
+        blocks=blocks,
+        warps=kernel.schedule.warps,
+        stages=kernel.schedule.stages,
+        outputs=tuple(nest.outputs),
+        notes=tuple(note for _, layout, _ in bodies for note in layout.notes),
+    )
+
+
+def kernel_name(graph: Graph, kernel: Kernel) -> str:
+    """A kernel's name, after its ops: `gemm_bias_gelu_residual`."""
+    words: list[str] = []
+    for i in kernel.ops:
+        op = graph.ops[i]
+        word = identifier(op.label or op.function)
+        if not words or words[-1] != word:
+            words.append(word)
+    name = "_".join(words)
+    return name if len(name) <= NAME_LONGEST else f"{name[:NAME_LONGEST].rstrip('_')}_etc"
+
+
+def module_source(kernels: list[EmittedKernel], summary: str) -> str:
+    """A module of kernels, with the helpers that they call."""
+    bodies = [kernel.source for kernel in kernels]
+    helpers = helpers_used("\n".join(bodies))
+    head = f'"""{summary}"""\n\nimport triton\nimport triton.language as tl\n'
+    return "\n\n\n".join([head.rstrip("\n"), *helpers, *bodies]) + "\n"
+
+
+def _is_used(nest: Nest, i: int) -> bool:
+    return i in nest.ops
+
+
+def _refuse(nest: Nest, kernel: Kernel) -> None:
+    for op in nest.ops.values():
+        if op.is_opaque:
+            raise CannotEmit(f"{op.name} is a barrier: nothing is known of it but its tensors")
+        if op.kind == "declared":
+            raise CannotEmit(f"{op.name} brings declared figures and no loop nest")
+        if op.scans:
+            raise CannotEmit(f"{op.name} is a scan")
+        if 0 in op.sizes.values():
+            raise CannotEmit(f"{op.name} has no points")
+    for axis, schedule in kernel.schedule.axes:
+        if schedule.treatment == "split":
+            raise CannotEmit(f"axis {axis} is split: partial results and their combine kernel")
+    for tensor in (*nest.external, *nest.outputs):
+        if nest.graph.tensors[tensor].dtype not in POINTER_TYPES:
+            raise CannotEmit(f"{tensor} is {nest.graph.tensors[tensor].dtype}")
+
+
+def _part(
+    nest: Nest, kernel: Kernel, names: Names, constants: dict[str, int],
+    pointers: dict[str, str], options: EmitOptions,
+) -> tuple[Scope, Layout, int]:  # fmt: skip
+    """The body of one part of a kernel, its layout, and the blocks it takes."""
+    layout = lay_out(nest, kernel.schedule)
+    online = online_variant(nest) if kernel.schedule.online else None
+    tensors = [nest.graph.tensors[t] for t in (*nest.external, *nest.outputs)]
+    w = Writer(
+        nest=nest, layout=layout, names=names, constants=constants, pointers=pointers,
+        reduce=reduce_op,
+        wide=any(tensor.elements >= WIDE for tensor in tensors),
+        loop_points=options.loop_points, step_bytes=options.step_bytes,
+        whole=frozenset(n for n, axis in kernel.schedule.axes if axis.treatment == "whole"),
+        online=online.rescaled if online is not None else frozenset(),
+    )  # fmt: skip
+    body = Scope(0)
+    w.scopes.append(body)
+    _grid(w)
+    for i, op in nest.ops.items():
+        if any(write.tensor in nest.outputs for write in op.writes):
+            _output(w, i)
+    return body, layout, layout.blocks(nest.sizes)
+
+
+def _grid(w: Writer) -> None:
+    """The block's position along every grid axis, and the lanes of its tile."""
+    layout, sizes = w.layout, w.nest.sizes
+    counted = [name for name, tile in layout.tiles.items() if tile < sizes[name]]
+    grouped = {n: g for g in (layout.rows, layout.columns) if g is not None for n in g.axes}
+    left = len(counted)
+    starts: dict[str, str] = {}
+    for name in reversed(counted):
+        left -= 1
+        tile = layout.tiles[name]
+        block = _tile_constant(w, name, tile, grouped.get(name))
+        count = w.size_name(name) if tile == 1 else f"tl.cdiv({w.size_name(name)}, {block})"
+        position = w.names.new(f"pid_{name}" if tile > 1 else name.lower())
+        if left:
+            w.line(f"{position} = pid % {count}")
+            w.line(f"pid = pid // {count}")
+        else:
+            w.line(f"{position} = pid")
+        if name in grouped:
+            starts[name] = f"{position} * {block}"
+        else:
+            w.variables[name] = Variable(position, 0)
+    for group in (layout.rows, layout.columns):
+        if group is not None:
+            w.groups[group.name] = group
+            _grid_lanes(w, group, starts)
+
+
+def _tile_constant(w: Writer, axis: str, tile: int, group: Group | None) -> str:
+    if tile == 1:
+        return "1"
+    if group is not None and group.axes == (axis,) and group.lanes == tile:
+        return w.block_name(group)
+    name = w.names.new(f"TILE_{axis.upper()}")
+    w.constants[name] = tile
+    return name
+
+
+def _grid_lanes(w: Writer, group: Group, starts: dict[str, str]) -> None:
+    sizes = w.nest.sizes
+    lanes = f"tl.arange(0, {w.block_name(group)})"
+    single = len(group.axes) == 1
+    short = group.points < group.lanes
+    flat = lanes
+    own: tuple[tuple[str, str], ...] = ()
+    if not single or (short and group.points < sizes[group.axes[0]]):
+        flat = w.names.new(group.name if not single else f"{group.axes[0]}_lane".lower())
+        w.line(f"{flat} = {lanes}")
+        if short:
+            own = ((flat, str(group.points)),)
+    inner = group.points
+    for position, (axis, tile) in enumerate(group.extents):
+        inner //= tile
+        text = flat if inner == 1 else f"{flat} // {inner}"
+        if position:
+            text += f" % {tile}"
+        if axis in starts:
+            text = f"{starts[axis]} + {text}"
+        name = w.names.new(axis.lower())
+        w.line(f"{name} = {text}")
+        conditions = own
+        ends_short = sizes[axis] % tile or (single and short and tile == sizes[axis])
+        if ends_short:
+            conditions = (*own, (name, w.size_name(axis)))
+        w.variables[axis] = Variable(name, 0, group.name, conditions)
+
+
+def _output(w: Writer, i: int) -> None:
+    """Compute and store what one op writes to memory."""
+    op = w.nest.ops[i]
+    layout = w.layout
+    frame: dict[str, int] = {}
+    if layout.rows is not None:
+        frame[layout.rows.name] = 0
+    if layout.columns is not None:
+        frame[layout.columns.name] = 1
+    kept = [name for name in op.kept if op.sizes[name] > 1]
+    used = {w.variables[n].group for n in kept if n in w.variables}
+    frame = {name: place for name, place in frame.items() if name in used}
+    inner = tuple(name for name in kept if name not in w.variables or w.variables[name].depth)
+    inner = tuple(name for name in inner if name not in layout.tiles)
+    if not inner:
+        _store(w, i, frame)
+        return
+    taken = set(frame.values())
+    place = next((p for p in ((1, 0) if layout.rank == 2 else (0,)) if p not in taken), None)
+    has_product = any(each.is_contraction for each in w.nest.ops.values())
+    least = 16 if has_product else 1
+    points = prod(op.sizes[name] for name in inner)
+    rows = prod(w.groups[name].lanes for name in frame)
+    block = max(w.loop_points, least, 1 << max(0, (1024 // max(1, rows)).bit_length() - 1))
+    if place is None and points > 1 << 16:
+        raise CannotEmit(f"{op.name}: axes {', '.join(inner)} have no lanes")
+    with walking(w, inner, block=block, least=least, scalar=place is None) as walk:
+        w.groups[walk.group.name] = walk.group
+        _store(w, i, walk.frame(frame, place))
+
+
+def _store(w: Writer, i: int, frame: dict[str, int]) -> None:
+    op = w.nest.ops[i]
+    for write in op.writes:
+        if write.tensor not in w.nest.outputs:
+            continue
+        if op.combine is not None:
+            value = w.result(i, write.tensor, frame)
+        else:
+            value = w.pointwise(i, identity(op), frame)
+        w.store(i, write, value, frame)
+
+
+def _assemble(bodies: list[tuple[Scope, Layout, int]]) -> list[str]:
+    """The parts of a kernel, side by side in ranges of the grid where there are several."""
+    lines: list[str] = []
+    needs_pid = any(count > 1 for _, _, count in bodies)
+    if needs_pid:
+        lines.append("    pid = tl.program_id(0)")
+    if len(bodies) == 1:
+        return lines + list(bodies[0][0].render())
+    first = 0
+    for number, (body, _, count) in enumerate(bodies):
+        last = number == len(bodies) - 1
+        word = "else:" if last else f"{'if' if number == 0 else 'elif'} pid < {first + count}:"
+        lines.append(f"    {word}")
+        if first:
+            lines.append(f"        pid -= {first}")
+        lines += body.render(2)
+        first += count
+    return lines
+
+
+def _function(
+    name: str, header: tuple[str, ...], pointers: list[str], constants: list[str], body: str
+) -> str:
+    lines = [f"# {line}".rstrip() for line in header]
+    lines += ["@triton.jit", f"def {name}("]
+    lines += _wrapped(pointers)
+    lines += _wrapped([f"{constant}: tl.constexpr" for constant in constants])
+    lines += ["):", body]
+    return "\n".join(lines)
+
+
+def _wrapped(parameters: list[str]) -> list[str]:
+    """Parameters in lines of at most 100 characters."""
+    lines: list[str] = []
+    current = "   "
+    for parameter in parameters:
+        if len(current) + len(parameter) + 2 > 100:
+            lines.append(current)
+            current = "   "
+        current += f" {parameter},"
+    return [*lines, current] if current.strip() else lines

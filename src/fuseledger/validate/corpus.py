@@ -1,0 +1,51 @@
+"""Measured times as rows that the clock can be held against."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from fuseledger.clock.library_features import Setting
+from fuseledger.clock.library_kernel import LibraryKernel
+from fuseledger.errors import InputError
+
+
+class CorpusError(InputError):
+    """A corpus cannot be read; the message names the file, the line or the field."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """One measured time and the kernels that made it."""
+
+    corpus: str
+    """Which table of the report it belongs to, such as `kernelbench v0.1 L2`."""
+    problem: str
+    """Rows of one problem are never split between fit and check."""
+    name: str
+    setting: Setting
+    run: str
+    """Rows of one run (host, software) of one problem compare with each other."""
+    class_: str
+    kernels: Sequence[LibraryKernel]
+    time_us: float
+    fused: bool
+    """Whether this is the fused side of its pair."""
+    priced_us: float | None = None
+    """A prediction that needs no fit, where another clock made one."""
+    tables: tuple[str, ...] = ()
+    """Further tables that count it."""
+
+
+@dataclass(slots=True)
+class Corpus:
+    """Rows that can be priced, and those that cannot with the reason of each."""
+
+    rows: list[Measured] = field(default_factory=list[Measured])
+    skipped: dict[str, int] = field(default_factory=dict[str, int])
+    """Reason → number of rows."""
+    notes: list[str] = field(default_factory=list[str])
+
+    def skip(self, reason: str) -> None:
+        """Count one row that cannot be priced."""
+        self.skipped[reason] = self.skipped.get(reason, 0) + 1

@@ -1,0 +1,146 @@
+"""A folder of KernelBench graphs and times: `times.csv` beside `<sizes>/level<n>/NNN_name.json`."""
+
+from __future__ import annotations
+
+import csv
+import math
+from pathlib import Path
+
+from fuseledger.clock.library import sequence_class
+from fuseledger.clock.library_features import Setting
+from fuseledger.clock.library_kernel import LibraryKernel
+from fuseledger.devices import Device
+from fuseledger.errors import SourceError
+from fuseledger.validate.corpus import Corpus, CorpusError, Measured
+
+GPUS: dict[str, str] = {
+    "NVIDIA L40S": "l40s", "NVIDIA L4": "l4", "NVIDIA A10G": "a10g", "Tesla T4": "t4",
+    "NVIDIA A100-SXM4-80GB": "a100-sxm-80", "NVIDIA A100-SXM4-40GB": "a100-sxm-40",
+    "NVIDIA A100 80GB PCIe": "a100-pcie-80", "NVIDIA A100-PCIE-40GB": "a100-pcie-40",
+    "NVIDIA H100 80GB HBM3": "h100-sxm", "NVIDIA H100 PCIe": "h100-pcie", "NVIDIA H200": "h200",
+    "NVIDIA B200": "b200", "NVIDIA GeForce RTX 4090": "rtx-4090",
+    "NVIDIA GeForce RTX 3090": "rtx-3090", "NVIDIA GeForce RTX 5090": "rtx-5090",
+}  # fmt: skip
+"""What the driver calls a GPU → its name in the catalog."""
+
+COLD_RUNS: dict[str, float] = {"H100_Modal": 100.0}
+"""Runs timed with a 256 MiB fill before the start event: L2 is cold, and so much host work in µs
+passes while the fill runs (the corpus's own README)."""
+
+MODES = (
+    "eager", "cudagraphs-backend", "compile-default", "compile-reduce-overhead",
+    "compile-max-autotune", "compile-max-autotune-no-cudagraphs",
+)  # fmt: skip
+EAGER_MODES = frozenset({"eager", "cudagraphs-backend"})
+"""Modes that run eager's kernels; the others run a compiler's."""
+FIELDS = ("sizes", "level", "problem_id", "name", "gpu", "host", "torch", "mode", "mean_ms")
+
+Plans = dict[bool, list[LibraryKernel]]
+
+
+def read_kernelbench(folder: Path) -> Corpus:
+    """Every row of `times.csv` with its kernels; repeated runs become their geometric mean.
+
+    Raises CorpusError naming the file and the field.
+    """
+    corpus = Corpus()
+    repeats: dict[tuple[str, ...], list[float]] = {}
+    names: dict[tuple[str, ...], str] = {}
+    for line, row in enumerate(_lines(folder / "times.csv"), start=2):
+        key = tuple(row[f] for f in ("sizes", "level", "problem_id", "gpu", "host", "mode", "torch"))
+        mode, torch = key[5], key[6].removesuffix("?") or "2.5.0"
+        if mode not in MODES:
+            corpus.skip(f"mode {mode} is not priced")
+            continue
+        key = (*key[:6], ".".join(torch.split(".")[:2]))
+        repeats.setdefault(key, []).append(_milliseconds(folder, line, row["mean_ms"]))
+        names[key] = row["name"]
+    plans: dict[tuple[str, ...], Plans | str] = {}
+    devices: dict[str, Device | None] = {}
+    for key, times in repeats.items():
+        sizes, level, problem, gpu, host, mode, software = key
+        device = devices.setdefault(gpu, _device(gpu))
+        if device is None:
+            corpus.skip(f"device {gpu} is not in the catalog")
+            continue
+        place = (sizes, level, problem)
+        if place not in plans:
+            plans[place] = _plans(folder, place, corpus)
+        plan = plans[place]
+        if isinstance(plan, str):
+            corpus.skip(plan)
+            continue
+        eager = mode in EAGER_MODES
+        setting = Setting(
+            device=device, host=host, software=software, warm_l2=host not in COLD_RUNS,
+            hidden_host_us=COLD_RUNS.get(host, 0.0), mode=mode,
+        )  # fmt: skip
+        label = f"kernelbench {sizes.partition('_')[0]}"
+        corpus.rows.append(
+            Measured(
+                corpus=f"{label} L{level}", problem=f"{level}/{problem}", name=names[key],
+                setting=setting, run=f"{sizes} {level}/{problem} {host} {software}",
+                class_=sequence_class(plan[True]), kernels=plan[eager],
+                time_us=1e3 * math.exp(sum(map(math.log, times)) / len(times)), fused=not eager,
+                tables=(f"{label} L1+L2",) if level in "12" else (),
+            )
+        )  # fmt: skip
+    corpus.notes.append(
+        "compiled modes are priced on a stand-in for TorchInductor's plan: library calls and fused loops"  # noqa: E501  # fmt: skip
+    )
+    return corpus
+
+
+def _lines(path: Path) -> list[dict[str, str]]:
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            reader = csv.DictReader(file)
+            missing = [field for field in FIELDS if field not in (reader.fieldnames or ())]
+            if missing:
+                raise CorpusError(f"{path}: has no column {missing[0]}")
+            return list(reader)
+    except OSError as error:
+        raise CorpusError(f"{path}: cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError:
+        raise CorpusError(f"{path}: not UTF-8 text") from None
+
+
+def _milliseconds(folder: Path, line: int, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise CorpusError(f"{folder / 'times.csv'}:{line}: mean_ms {text!r} is no time above 0")
+    return value
+
+
+def _device(gpu: str) -> Device | None:
+    from fuseledger.devices import load
+
+    name = GPUS.get(gpu)
+    return load(name) if name else None
+
+
+def _plans(folder: Path, place: tuple[str, ...], corpus: Corpus) -> Plans | str:
+    """Eager's kernels and the stand-in's, or why there are none."""
+    from fuseledger.frontends.aten_json import read
+    from fuseledger.peers.eager import eager_plan
+    from fuseledger.peers.standin import standin_kernels
+
+    sizes, level, problem = place
+    number = problem.zfill(3)
+    found = sorted((folder / sizes / f"level{level}").glob(f"{number}_*.json"))
+    if not found and sizes != "v0" and "_" in sizes:  # replaced graphs only: the rest are as before
+        sizes = sizes.partition("_")[0]
+        found = sorted((folder / sizes / f"level{level}").glob(f"{number}_*.json"))
+    if not found:
+        return f"no graph of {sizes} level {level} problem {problem}"
+    try:
+        graph = read(found[0])
+    except SourceError as error:
+        return str(error)
+    plan = eager_plan(graph)
+    if plan.unknown:
+        corpus.notes.append(f"{found[0].name}: priced as one pass each: {', '.join(plan.unknown)}")
+    return {True: list(plan.kernels), False: standin_kernels(graph, plan)}

@@ -1,0 +1,174 @@
+"""One validation from a corpus on disk to scores: what `fuseledger validate` reports."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fuseledger.clock.library import Fit, load_fit
+from fuseledger.clock.library_fit import PRIORS, Prior, design_of, predict, prior_of
+from fuseledger.validate.corpus import Corpus, CorpusError, Measured
+from fuseledger.validate.folds import by_device, by_problem, fitted, fold_of, naive_us, rows_of
+from fuseledger.validate.score import Score, calibration, class_errors, scores
+
+SHIPPED_DEVIATION = 0.5
+"""Share of a prior's deviation that remains once a shipped fit has set its mean."""
+
+
+@dataclass(frozen=True, slots=True)
+class Worst:
+    """One of the rows furthest off, with what its time was thought to be made of."""
+
+    name: str
+    corpus: str
+    device: str
+    mode: str
+    measured_us: float
+    predicted_us: float
+    accounts: tuple[tuple[str, float], ...]
+    """(kernel, µs), the longest first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validation:
+    """Everything that a report of a corpus shows."""
+
+    corpus: str
+    rows: list[Score]
+    device_out: list[Score]
+    """The same figures where each device's rows were left out of the fit; none for one device."""
+    calibration: list[tuple[str, int, float, float]]
+    worst: list[Worst]
+    skipped: dict[str, int]
+    notes: list[str]
+    protocol: str
+    fit: Fit | None
+    """Coefficients fitted on all rows, with the out-of-fold error of every class."""
+
+
+def read_corpus(path: Path) -> Corpus:
+    """A KernelBench folder, a `.jsonl` of decisions or a CSV. Raises CorpusError naming it."""
+    from fuseledger.validate.decisions import read_decisions
+    from fuseledger.validate.kernelbench import read_kernelbench
+    from fuseledger.validate.table import read_table
+
+    if path.is_dir():
+        if (path / "times.csv").is_file():
+            return read_kernelbench(path)
+        if (path / "KernelBench").is_dir():
+            raise CorpusError(
+                f"{path}: a checkout of KernelBench holds modules, not graphs: "
+                "give a folder of times.csv and v0*/level*/*.json"
+            )
+        raise CorpusError(f"{path}: holds no times.csv")
+    if not path.exists():
+        raise CorpusError(f"{path}: no such file or folder")
+    return read_decisions(path) if path.suffix == ".jsonl" else read_table(path)
+
+
+def validate(path: Path, *, leave_device_out: bool = True) -> Validation:
+    """Out-of-fold predictions of a corpus and their scores."""
+    corpus = read_corpus(path)
+    if not corpus.rows:
+        reasons = "; ".join(f"{reason} ({n})" for reason, n in corpus.skipped.items())
+        raise CorpusError(f"{path}: no row can be priced: {reasons or 'it has none'}")
+    measured = corpus.rows
+    priors, protocol = _start(measured)
+    predicted = by_problem(measured, priors)
+    naive = np.array(
+        [m.priced_us or naive_us(m.kernels, m.setting.device) for m in measured]
+    )
+    devices = {m.setting.device.name for m in measured}
+    fit_all = measured[0].priced_us is None
+    return Validation(
+        corpus=str(path), rows=scores(measured, predicted, naive),
+        device_out=scores(measured, by_device(measured, priors), naive)
+        if leave_device_out and len(devices) > 1 and fit_all else [],
+        calibration=list(calibration(measured, predicted, [fold_of(m.problem) for m in measured]))
+        if fit_all else [],
+        worst=_worst(measured, predicted, priors), skipped=corpus.skipped, notes=corpus.notes,
+        protocol=protocol, fit=_fit_on_all(measured, predicted, priors, path) if fit_all else None,
+    )  # fmt: skip
+
+
+def _start(measured: Sequence[Measured]) -> tuple[Mapping[str, Prior], str]:
+    """Priors: the shipped fit's coefficients where it has seen none of these problems."""
+    if measured[0].priced_us is not None:
+        return PRIORS, "priced by the schedule clock, which is fitted on nothing"
+    folds = "10 folds by problem, refitted in each"
+    if measured[0].corpus.startswith("decisions"):
+        return PRIORS, folds
+    shipped = load_fit()
+    if {m.problem for m in measured} & set(shipped.problems):
+        return PRIORS, f"{folds}, from the mechanisms' priors: the shipped fit has seen problems"
+    names = {*shipped.coefficients, *PRIORS}
+    start = {
+        name: Prior(
+            shipped.coefficients.get(name, PRIORS[name].mean if name in PRIORS else 0.0),
+            prior_of(name, PRIORS).deviation * (SHIPPED_DEVIATION if name in shipped.coefficients else 1),  # noqa: E501
+        )
+        for name in names
+    }  # fmt: skip
+    return start, f"{folds}, from the shipped fit, which has seen none of these problems"
+
+
+def _worst(
+    measured: Sequence[Measured], predicted: Any, priors: Mapping[str, Prior], count: int = 10
+) -> list[Worst]:
+    """The rows furthest off, one a problem and mode, with the kernels of a fit without them."""
+    times = np.array([m.time_us for m in measured])
+    order = np.argsort(-np.abs(np.log(predicted / times)))
+    found: list[Worst] = []
+    seen: set[tuple[str, str]] = set()
+    for i in order.tolist():
+        m = measured[i]
+        if (m.problem, m.setting.mode) in seen or len(found) == count:
+            continue
+        seen.add((m.problem, m.setting.mode))
+        accounts: tuple[tuple[str, float], ...] = ()
+        if m.priced_us is None:
+            rest = [r for r in rows_of(measured) if fold_of(r.problem) != fold_of(m.problem)]
+            names, theta = _without(rest, priors, fold_of(m.problem))
+            made = predict(design_of(rows_of([m]), names), theta)
+            parts = [(k.name, float(us)) for k, us in zip(m.kernels, made.kernel_us, strict=True)]
+            parts.append(("host", float(made.host_us[0])))
+            accounts = tuple(sorted(parts, key=lambda part: -part[1])[:4])
+        found.append(
+            Worst(m.name, m.corpus, m.setting.device.name, m.setting.mode, m.time_us,
+                  float(predicted[i]), accounts)
+        )  # fmt: skip
+    _FITS.clear()
+    return found
+
+
+_FITS: dict[int, tuple[list[str], Any]] = {}
+
+
+def _without(rest: Sequence[Any], priors: Mapping[str, Prior], fold: int) -> tuple[list[str], Any]:
+    if fold not in _FITS:
+        design, theta = fitted(rest, None, priors)
+        _FITS[fold] = design.names, theta
+    return _FITS[fold]
+
+
+def _fit_on_all(
+    measured: Sequence[Measured], predicted: Any, priors: Mapping[str, Prior], path: Path
+) -> Fit:
+    design, theta = fitted(rows_of(measured), None, priors)
+    problems = sorted({m.problem for m in measured})
+    return Fit(
+        fitted_on=f"{len(measured)} rows of {len(problems)} problems of {path.name}, devices "
+        + ", ".join(sorted({m.setting.device.name for m in measured})),
+        problems=tuple(problems),
+        coefficients={
+            name: round(float(value), 4)
+            for name, value in sorted(zip(design.names, theta.tolist(), strict=True))
+            if math.isfinite(value)
+        },
+        errors=class_errors(measured, predicted),
+    )

@@ -1,0 +1,128 @@
+"""Predictions of a corpus, scored by table, device, class and mode."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fuseledger.clock.library import ClassError
+from fuseledger.validate.corpus import Measured
+from fuseledger.validate.figures import absolute_errors, choices, kendall, spearman
+
+Array = Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """One row of the report; None where a figure has no meaning or too few rows."""
+
+    corpus: str
+    device: str
+    class_: str
+    mode: str
+    n: int
+    mdape: float
+    p90ape: float
+    spearman: float | None
+    kendall: float | None
+    ratio_abs_log_median: float | None
+    choice_accuracy: float | None
+    majority_accuracy: float | None
+    naive_accuracy: float | None
+    naive_mdape: float
+    pays_accuracy: float | None
+    """Share of pairs where `fusing gains more than 10 %` was called right."""
+
+
+def pairs(measured: Sequence[Measured]) -> dict[int, int]:
+    """Row of a fused side → row of its unfused side, in the same run of the same problem."""
+    plain = {m.run: i for i, m in enumerate(measured) if not m.fused and m.setting.mode == "eager"}
+    return {i: plain[m.run] for i, m in enumerate(measured) if m.fused and m.run in plain}
+
+
+def scores(measured: Sequence[Measured], predicted: Array, naive: Array) -> list[Score]:
+    """Scores of every table, device, class and mode that has rows; `all` for the whole."""
+    times = np.array([m.time_us for m in measured])
+    paired = pairs(measured)
+    groups: dict[tuple[str, str, str, str], list[int]] = {}
+    for i, m in enumerate(measured):
+        for table in (m.corpus, *m.tables):
+            for device in (m.setting.device.name, "all"):
+                for class_ in (m.class_, "all"):
+                    groups.setdefault((table, device, class_, m.setting.mode), []).append(i)
+    return [
+        _score(key, np.array(rows), times, predicted, naive, paired)
+        for key, rows in sorted(groups.items())
+    ]
+
+
+def _score(
+    key: tuple[str, str, str, str], rows: Array, times: Array, predicted: Array, naive: Array,
+    paired: dict[int, int],
+) -> Score:  # fmt: skip
+    error = absolute_errors(predicted[rows], times[rows])
+    fused = np.array([i for i in rows.tolist() if i in paired], dtype=int)
+    ratio = right = majority = naive_right = pays = None
+    if len(fused):
+        plain = np.array([paired[i] for i in fused.tolist()])
+        true, said, guess = (t[plain] / t[fused] for t in (times, predicted, naive))
+        ratio = float(np.median(np.abs(np.log(said / true))))
+        actual = choices(true)
+        right = float(np.mean(choices(said) == actual))
+        naive_right = float(np.mean(choices(guess) == actual))
+        majority = float(max(np.mean(actual == c) for c in (-1, 0, 1)))
+        pays = float(np.mean((said > 1.1) == (true > 1.1)))
+    corpus, device, class_, mode = key
+    return Score(
+        corpus=corpus, device=device, class_=class_, mode=mode, n=len(rows),
+        mdape=float(np.median(error)), p90ape=float(np.quantile(error, 0.9)),
+        spearman=spearman(predicted[rows], times[rows]),
+        kendall=kendall(predicted[rows], times[rows]),
+        ratio_abs_log_median=ratio, choice_accuracy=right, majority_accuracy=majority,
+        naive_accuracy=naive_right, naive_mdape=float(np.median(absolute_errors(naive[rows], times[rows]))),  # noqa: E501
+        pays_accuracy=pays,
+    )  # fmt: skip
+
+
+def class_errors(measured: Sequence[Measured], predicted: Array) -> dict[str, ClassError]:
+    """|log error| by `class:mode`, `all:mode` and `all`, of classes with five rows or more."""
+    groups: dict[str, list[float]] = {}
+    for m, time in zip(measured, predicted.tolist(), strict=True):
+        error = abs(math.log(time / m.time_us))
+        for key in (f"{m.class_}:{m.setting.mode}", f"all:{m.setting.mode}", "all"):
+            groups.setdefault(key, []).append(error)
+    return {
+        key: ClassError(
+            len(errors), round(float(np.median(errors)), 4), round(float(np.quantile(errors, 0.9)), 4)  # noqa: E501
+        )
+        for key, errors in sorted(groups.items())
+        if len(errors) >= 5
+    }  # fmt: skip
+
+
+def calibration(
+    measured: Sequence[Measured], predicted: Array, parts: Sequence[int]
+) -> Iterator[tuple[str, int, float, float]]:
+    """(class, n, share within the median bar, share within the 90 % bar), bars from other folds."""
+    inside: dict[str, list[tuple[bool, bool]]] = {}
+    from fuseledger.clock.library import error_of
+
+    for part in sorted(set(parts)):
+        out = [i for i, p in enumerate(parts) if p == part]
+        rest = [i for i, p in enumerate(parts) if p != part]
+        if not rest:
+            continue
+        errors = class_errors([measured[i] for i in rest], predicted[rest])
+        for i in out:
+            m = measured[i]
+            bar = error_of(errors, m.class_, m.setting.mode)
+            error = abs(math.log(predicted[i] / m.time_us))
+            for class_ in (m.class_, "all"):
+                inside.setdefault(class_, []).append((error <= bar.median, error <= bar.p90))
+    for class_, hits in sorted(inside.items()):
+        half, most = zip(*hits, strict=True)
+        yield class_, len(hits), sum(half) / len(hits), sum(most) / len(hits)
