@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fuseledger.graph.axis import Index
 from fuseledger.graph.builder import GraphBuilder
-from fuseledger.graph.reach import reach
+from fuseledger.graph.reach import reach, tile_reach
 from fuseledger.graph.window import take
 
 
@@ -33,6 +33,30 @@ def test_transposed_window():
     """(x + 1 − r)/2 over 8 outputs and 3 taps: numerators −1…8, so coordinates 0…4."""
     window = Index((("x", 1), ("r", -1)), 1, 2)
     assert reach(window, {"x": 8, "r": 3}, 16) == 5
+
+
+@pytest.mark.parametrize(("tile", "expected"), [(4, 6), (16, 18), (32, 32)])
+def test_tiles_inside_have_a_halo_on_both_sides(tile: int, expected: int):
+    """Of a padded 3-tap window over 32, only the whole axis reads no more than it has."""
+    window = Index((("x", 1), ("r", 1)), -1)
+    assert tile_reach(window, {"x": tile, "r": 3}, 32) == expected
+
+
+def test_a_tile_of_a_later_part():
+    """A tile of 4 of a concatenation reads up to 4 of a part that starts at 10."""
+    assert tile_reach(Index((("x", 1),), -10), {"x": 4}, 6) == 4
+    assert reach(Index((("x", 1),), -10), {"x": 4}, 6) == 0
+
+
+@given(st.integers(1, 4), st.integers(1, 3), st.integers(1, 5), st.integers(1, 4))
+def test_no_tile_reaches_further(stride: int, divisor: int, tile: int, taps: int):
+    """Every tile of a walk over 20 outputs touches at most what `tile_reach` says."""
+    index = Index((("x", stride), ("r", 1)), -1, divisor)
+    most = tile_reach(index, {"x": tile, "r": taps}, 16)
+    for start in range(0, 20, tile):
+        numerators = {(start + x) * stride + r - 1 for x in range(tile) for r in range(taps)}
+        touched = {n // divisor for n in numerators if n % divisor == 0 and 0 <= n // divisor < 16}
+        assert len(touched) <= most
 
 
 def test_plain_axis_is_its_extent():

@@ -107,8 +107,8 @@ def test_columns_compute_a_gemm_before_a_gemm_again():
 
 
 def test_a_halo_is_computed_again():
-    """An 8×8 tile needs 10×10 points of the convolution before it: 1.5625 times its work, less
-    where the tensor ends (its largest tile is taken for all)."""
+    """An 8×8 tile needs 10×10 points of the convolution before it: 100/64 times its work. What
+    tiles at the border spare is left out."""
     pricer = pricer_of(two_convolutions, (1, 8, 64, 64), (8, 8, 3, 3), (8, 8, 3, 3))
     last = pricer.nest.graph.tensors["out"]
     y, x = (dim[0].name for dim in last.dims[-2:])
@@ -160,7 +160,7 @@ def test_two_walks_read_twice():
 
 
 def test_two_walks_compute_the_carried_product_again():
-    """A norm that does not own a GEMM's rows computes the GEMM twice and reads its operands twice."""
+    """A norm that does not own a GEMM's rows computes the GEMM twice, and reads for it twice."""
     pricer = pricer_of(
         lambda b, x, y: compose.layer_norm(b, gemm(b, x, y), 1, None, None, 1e-5),
         (256, 64),

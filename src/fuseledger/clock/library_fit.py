@@ -1,7 +1,7 @@
 """Fit of the library clock: penalised least squares on logarithms of whole measured times.
 
-A row's prediction is `max(host, Σ kernels)`, smooth; a kernel is its launch, its layout passes, and
-the greater of stream and arithmetic, smooth. Its gradient by coefficient is exact, so a few
+A row's prediction is `max(host, Σ kernels)`, smooth; a kernel is its launch and the greater
+of stream and arithmetic, smooth. Its gradient by coefficient is exact, so a few
 Gauss-Newton steps with reweighting (least absolute deviations beyond `CLIP`) settle it.
 """
 
@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
+import numpy
 
-from fuseledger.clock.library_features import Setting, Term, host_features, sequence_terms
+from fuseledger.clock.library_features import Setting, Term, host_parts, sequence_terms
 from fuseledger.clock.library_kernel import LibraryKernel
 
 SHARPNESS = 4.0
@@ -26,7 +26,12 @@ STEPS = 14
 HOST_FIXED_US, HOST_LAUNCH_US = 15.0, 4.0
 """Where the host's constants start from: floors of one call are 11–30 µs in eager mode."""
 
+REFERENCE_FLOOR_US = 20.0
+"""Floor of one eager call on the host that those constants are for; others scale with theirs."""
+
 Array = Any
+np: Any = numpy
+"""NumPy's own overloads leave results of `Any` arrays unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +64,9 @@ class Design:
     """Whether a term is stream or compute, which overlap within their kernel."""
     row_of_kernel: Array
     host_base: Array
-    """Two a row: the constant, and launches × the cost of one."""
+    """The constant, and launches of a kind × the cost of one."""
     host_features: Array
+    host_row: Array
     hidden: Array
     kinds: list[str]
     """Of each kernel."""
@@ -83,6 +89,7 @@ def design_of(rows: Sequence[Row], names: Sequence[str] | None = None) -> Design
     kernel_of: list[int] = []
     row_of: list[int] = []
     host_base: list[float] = []
+    host_row: list[int] = []
     kinds: list[str] = []
 
     def put(place: int, features: Mapping[str, float], into: list[tuple[int, int, float]]) -> None:
@@ -108,17 +115,17 @@ def design_of(rows: Sequence[Row], names: Sequence[str] | None = None) -> Design
                 kernel_of.append(len(row_of))
             row_of.append(r)
             kinds.append(kernel.kind)
-        fixed, each = host_features(s)
-        launches = sum(k.launches for k in row.kernels)
-        put(len(host_base), fixed, hosts)
-        host_base.append(HOST_FIXED_US)
-        put(len(host_base), each, hosts)
-        host_base.append(HOST_LAUNCH_US * max(launches, 1))
+        for units, features in host_parts(row.kernels, s):
+            put(len(host_base), features, hosts)
+            base_us = HOST_LAUNCH_US * units if units else HOST_FIXED_US
+            host_base.append(base_us * s.host_floor_us / REFERENCE_FLOOR_US)
+            host_row.append(r)
     return Design(
         names=listed, base=np.array(base), features=_dense(entries, len(base), len(listed)),
         kernel_of_term=np.array(kernel_of, dtype=int), overlaps=np.array(overlaps, dtype=bool),
         row_of_kernel=np.array(row_of, dtype=int), host_base=np.array(host_base),
         host_features=_dense(hosts, len(host_base), len(listed)),
+        host_row=np.array(host_row, dtype=int),
         hidden=np.array([row.setting.hidden_host_us for row in rows]), kinds=kinds,
     )  # fmt: skip
 
@@ -154,7 +161,7 @@ def predict(design: Design, theta: Array, *, gradient: bool = False) -> Predicte
     kernel_us = overlapped + alone
     gpu = np.bincount(design.row_of_kernel, kernel_us, design.rows)
     parts = design.host_base * np.exp(np.clip(design.host_features @ theta, -8, 8))
-    host = np.maximum(parts.reshape(-1, 2).sum(1) - design.hidden, 1.0)
+    host = np.maximum(np.bincount(design.host_row, parts, design.rows) - design.hidden, 1.0)
     total = (gpu**SHARPNESS + host**SHARPNESS) ** (1 / SHARPNESS)
     made: Array | None = None
     if gradient:
@@ -165,8 +172,8 @@ def predict(design: Design, theta: Array, *, gradient: bool = False) -> Predicte
         share = (gpu / total) ** SHARPNESS / gpu
         made = _sum_rows(design.features, weight * share[of_row], of_row, design.rows)
         host_share = np.where(host > 1.0, (host / total) ** SHARPNESS / host, 0.0)
-        pairs = np.repeat(np.arange(design.rows), 2)
-        made += _sum_rows(design.host_features, parts * host_share[pairs], pairs, design.rows)
+        of_part = design.host_row
+        made += _sum_rows(design.host_features, parts * host_share[of_part], of_part, design.rows)
     return Predicted(total, host, gpu, kernel_us, t, made)
 
 
@@ -183,15 +190,15 @@ def fit(
     design: Design, measured_us: Array, prior: Mapping[str, Prior], weights: Array | None = None
 ) -> Array:
     """Coefficients of the design's features, from measured times in µs."""
-    mean = np.array([prior_of(name, prior).mean for name in design.names])
-    precision = np.array([prior_of(name, prior).deviation ** -2 for name in design.names])
-    theta = mean.copy()
+    mean: Array = np.array([prior_of(name, prior).mean for name in design.names])
+    precision: Array = np.array([prior_of(name, prior).deviation ** -2 for name in design.names])
+    theta: Array = mean.copy()
     log_measured = np.log(measured_us)
-    importance = np.ones(design.rows) if weights is None else weights
+    importance: Array = np.ones(design.rows) if weights is None else weights
 
     def loss(at: Array, made: Predicted) -> float:
         residual = np.abs(log_measured - np.log(made.total_us))
-        robust = np.where(residual < CLIP, residual**2 / CLIP / 2, residual - CLIP / 2)
+        robust: Array = np.where(residual < CLIP, residual**2 / CLIP / 2, residual - CLIP / 2)
         return float(importance @ robust / CLIP + 0.5 * precision @ (at - mean) ** 2)
 
     now = predict(design, theta, gradient=True)
@@ -201,7 +208,7 @@ def fit(
         w = importance / CLIP / np.maximum(np.abs(residual), CLIP)
         jacobian = now.gradient
         normal = (jacobian * w[:, None]).T @ jacobian + np.diag(precision)
-        step = np.linalg.solve(normal, (jacobian * w[:, None]).T @ residual - precision * (theta - mean))  # noqa: E501  # fmt: skip
+        step: Array = np.linalg.solve(normal, (jacobian * w[:, None]).T @ residual - precision * (theta - mean))  # noqa: E501  # fmt: skip
         for _halving in range(6):
             trial = predict(design, theta + step, gradient=True)
             cost = loss(theta + step, trial)
@@ -223,6 +230,8 @@ def prior_of(name: str, priors: Mapping[str, Prior]) -> Prior:
         return priors[name]
     if "@" in name:
         return priors["@"]
+    if name.startswith("host."):
+        return priors["host"]
     if name.endswith((".stream", ".compute")):
         return priors["."]
     return priors["*"]
@@ -232,8 +241,9 @@ PRIORS: dict[str, Prior] = {
     "*": Prior(0.0, 0.2),
     "@": Prior(0.0, 0.1),
     ".": Prior(0.0, 0.4),
-    "conv.compute": Prior(0.7, 0.5), "conv.layout_x": Prior(-0.5, 0.7),
-    "conv.layout_y": Prior(-0.5, 0.7), "gemm.compute": Prior(0.25, 0.3),
+    "host": Prior(0.0, 0.5), "host.conv:eager": Prior(1.2, 0.5),
+    "host.batch_norm:eager": Prior(1.2, 0.5), "host.inner:eager": Prior(0.0, 0.3),
+    "conv.compute": Prior(0.7, 0.5), "gemm.compute": Prior(0.25, 0.3),
     "pool.compute": Prior(2.0, 1.0), "depthwise.compute": Prior(1.5, 1.0),
     "attention.compute": Prior(0.7, 0.5), "rnn.compute": Prior(2.0, 1.0),
     "gemm.wave": Prior(1.0, 0.3), "gemm.fill": Prior(0.8, 0.3), "gemm.split_k": Prior(-0.6, 0.3),
@@ -241,7 +251,7 @@ PRIORS: dict[str, Prior] = {
     "layer_norm.fill": Prior(0.7, 0.4), "softmax.fill": Prior(0.7, 0.4),
     "reduce.fill": Prior(0.0, 0.3), "reduce.outer_fill": Prior(0.0, 0.1),
     "softmax.outer_fill": Prior(0.0, 0.1), "batch_norm.outer_fill": Prior(0.0, 0.1),
-    "compute.depthwise@compiled": Prior(1.0, 1.0), "launch": Prior(0.0, 0.3),
+    "compute.depthwise@compiled": Prior(1.0, 1.0), "launch": Prior(0.0, 0.15),
     "host.fixed:compiled": Prior(1.0, 0.5), "host.fixed:graph": Prior(1.4, 0.5),
     "host.launch:graph": Prior(-2.0, 1.0),
 }  # fmt: skip

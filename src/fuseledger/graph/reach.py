@@ -29,13 +29,31 @@ def touched_elements(tensor: Tensor, access: Access, op: Op) -> int:
 
 
 def reach(index: Index, extents: dict[str, int], size: int) -> int:
-    """Distinct coordinates in `[0, size)` that the index takes when its axes run over `extents`.
+    """Distinct coordinates in `[0, size)` that the index takes when its axes run from 0.
 
     A window with steps wider than its kernel leaves gaps: the count is the lesser of the span
     and the number of points.
     """
     if index.axis is not None:
         return min(extents[index.axis], size)
+    low, high, points = _span(index, extents)
+    low, high = -(-low // index.divisor), high // index.divisor
+    return min(max(0, min(high, size - 1) - max(low, 0) + 1), points)
+
+
+def tile_reach(index: Index, extents: dict[str, int], size: int) -> int:
+    """The most coordinates that the index takes when its axes run over a tile, wherever it lies.
+
+    The first tile of a padded convolution meets padding; those inside read a halo on both sides.
+    """
+    if index.axis is not None:
+        return min(extents[index.axis], size)
+    low, high, points = _span(index, extents)
+    return min((high - low) // index.divisor + 1, points, size)
+
+
+def _span(index: Index, extents: dict[str, int]) -> tuple[int, int, int]:
+    """Least and greatest coordinate before the divisor, and the number of points."""
     low = high = index.offset
     points = 1
     for name, stride in index.terms:
@@ -46,6 +64,4 @@ def reach(index: Index, extents: dict[str, int], size: int) -> int:
             high += step
         else:
             low += step
-    if index.divisor != 1:
-        low, high = -(-low // index.divisor), high // index.divisor
-    return min(max(0, min(high, size - 1) - max(low, 0) + 1), points)
+    return low, high, points

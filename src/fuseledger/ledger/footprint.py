@@ -38,7 +38,8 @@ MAX_WARPS = 16
 class Footprint:
     """Adds holders, shared memory, registers, warps and occupancy to prices of one nest.
 
-    `halos` names, per op, the axes along which a block sees other extents than the tiles.
+    `halos` names, per op, the axes along which a block sees other extents than the tiles; `most`
+    has their extents in a block that is the whole kernel (a pool may leave a rest unread).
     """
 
     def __init__(
@@ -47,9 +48,10 @@ class Footprint:
         device: Device,
         contractions: list[tuple[int, tuple[str, ...], tuple[str, ...]]],
         halos: Mapping[int, set[str]],
+        most: Mapping[int, Mapping[str, int]],
     ) -> None:
         self._nest = nest
-        self._extent = _Extents(nest, halos)
+        self._extent = _Extents(nest, halos, most)
         self._limits = _Limits.of(device)
         self._warps: dict[int, tuple[int, int, int]] = {}
         self._operands: list[tuple[_Part, int, int]] = []
@@ -218,7 +220,7 @@ class _Part:
         self.halo = halo
         """All axes in order, where some are loops unless the region is short of the whole."""
         self.sizes = sizes
-        """Size of each axis that is a loop, or 0 where it is one in any case."""
+        """Most of each axis that is a loop, or 0 where it is one in any case."""
 
     def extents(self, region: Mapping[str, int]) -> tuple[tuple[tuple[str, int], ...], int]:
         """(axis, elements held along it) in order, in-block loops together; and their product."""
@@ -263,8 +265,10 @@ _Holding = tuple[_Part, list[tuple[str, int, bool]]]
 class _Extents:
     """The parts of one nest; ops with the same region share those of the same axes."""
 
-    def __init__(self, nest: Nest, halos: Mapping[int, set[str]]) -> None:
-        self._sizes = nest.sizes
+    def __init__(
+        self, nest: Nest, halos: Mapping[int, set[str]], most: Mapping[int, Mapping[str, int]]
+    ) -> None:
+        self._most = most
         self._open = frozenset(nest.open_axes)
         self._tiled = self._open - nest.split_axes
         self._halos = halos
@@ -283,7 +287,7 @@ class _Extents:
                 closed = halos - self._open
                 if not closed.isdisjoint(looped):
                     halo = axes
-                    sizes = {n: self._sizes[n] if n in closed else 0 for n in looped}
+                    sizes = {n: self._most[position][n] if n in closed else 0 for n in looped}
             rest = tuple(axis for axis in axes if axis in listed)
             found = self._known[key] = _Part(position, rest, looped, halo, sizes)
         return found

@@ -13,7 +13,7 @@ from math import prod
 from fuseledger.devices import Device
 from fuseledger.graph.axis import Index
 from fuseledger.graph.op import COMBINES, Access, Op
-from fuseledger.graph.reach import reach
+from fuseledger.graph.reach import tile_reach
 from fuseledger.graph.tensor import DTYPE_BITS, Tensor
 from fuseledger.ledger.footprint import ACCUMULATOR_BYTES, LOOP_POINTS, Footprint
 from fuseledger.ledger.nest import Edge, Nest
@@ -46,7 +46,7 @@ class Pricer:
             (name, [_Load(self.tensors[name], i, nest.ops[i], access) for i, access in reads])
             for name, reads in nest.external.items()
         ]
-        self.footprint = Footprint(nest, device, self.contractions, halos)
+        self.footprint = Footprint(nest, device, self.contractions, halos, self.regions({}))
 
     @cached_property
     def contractions(self) -> list[tuple[int, tuple[str, ...], tuple[str, ...]]]:
@@ -98,7 +98,7 @@ class Pricer:
             for bound in bounds:
                 extent = 1
                 for consumer, index, size in bound.reads:
-                    extent = max(extent, reach(index, found[consumer], size))
+                    extent = max(extent, tile_reach(index, found[consumer], size))
                 region[bound.name] = extent
         return found
 
@@ -231,7 +231,7 @@ class _Load:
         for name in self._plain:
             elements *= region[name]
         for index, size in self._index:
-            elements *= reach(index, region, size)
+            elements *= tile_reach(index, region, size)
         for size, axes in self._lookups:
             elements *= min(size, prod(region[name] for name in axes))
         return (elements * self._bits + 7) // 8

@@ -11,6 +11,8 @@ MATRIX_TILE = (16, 8)
 """Least tile of a matrix unit: mma.m16n8 on NVIDIA; the sides may swap."""
 SECTOR_BYTES = 32
 """A DRAM sector, where the device does not state it."""
+SECTOR_SHARE = 0.01
+"""Tensors below this share of the kernel's traffic may waste sectors: it does not show."""
 
 
 class TileLimits:
@@ -55,11 +57,14 @@ def _contiguous(pricer: Pricer) -> dict[str, int]:
     sector = pricer.device.sector_bytes or SECTOR_BYTES
     reads = [access for accesses in nest.external.values() for _, access in accesses]
     writes = [w for op in nest.ops.values() for w in op.writes if w.tensor in nest.outputs]
+    matters = SECTOR_SHARE * (pricer.read_bytes + pricer.write_bytes)
     least: dict[str, int] = {}
     for access in (*reads, *writes):
         axis = access.index[-1].axis if access.index else None
         if axis is not None and axis in nest.open_axes:
             tensor = pricer.tensors[access.tensor]
+            if tensor.bytes < matters:
+                continue
             elements = max(1, sector * tensor.elements // max(1, tensor.bytes))
             least[axis] = max(least.get(axis, 1), min(elements, nest.sizes[axis]))
     return least

@@ -103,7 +103,8 @@ def _call(node: AtenNode, bound: Mapping[str, Operand]) -> Call:
     elif packet.endswith("_") and not packet.endswith("__"):
         call.outputs = (first, *call.outputs[1:])
     elif packet in LIKE_INPUT and call.out.shape == first.shape and not _gappy(first):
-        call.outputs = (Operand(call.out.storage, first.shape, first.strides, call.out.dtype), *call.outputs[1:])  # fmt: skip
+        kept = Operand(call.out.storage, first.shape, first.strides, call.out.dtype)
+        call.outputs = (kept, *call.outputs[1:])
     return call
 
 

@@ -16,15 +16,16 @@ HALF = ("fp16", "bf16")
 
 def _matrix_operand(call: Call, x: Operand) -> Operand:
     """cuBLAS takes either order of the last two axes; anything else is copied first."""
-    if len(x.shape) < 2 or 1 in x.strides[-2:] and all(x.strides[-2:]):
+    if len(x.shape) < 2 or (1 in x.strides[-2:] and all(x.strides[-2:])):
         return x
     return call.dense_input(x, "neither of the last two axes is contiguous")
 
 
 def _gemm(call: Call, a: Operand, b: Operand, extra: list[Operand], name: str) -> None:
     a, b = _matrix_operand(call, a), _matrix_operand(call, b)
-    batch = float(math.prod(call.out.shape[:-2])) if len(call.out.shape) > 2 else 1.0
-    m, k, n = float(a.shape[-2]), float(a.shape[-1]), float(b.shape[-1])
+    batch = float(math.prod(call.out.shape[:-2]))
+    m, k = map(float, a.shape[-2:])
+    n = float(b.shape[-1])
     pipe: Pipe = "half" if a.dtype in HALF else "fp32"
     call.launch(name, "gemm", [a, b, *extra], [call.out], flops=2 * batch * m * n * k, pipe=pipe,
                 m=m, n=n, k=k, batch=batch, transposed=float(b.strides[-1] != 1))  # fmt: skip
@@ -34,7 +35,7 @@ def _mm(call: Call) -> None:
     a, b = list(call.tensors.values())[:2]
     if len(a.shape) < 2 or len(b.shape) < 2:  # mv, dot
         call.launch("gemv", "reduce", [a, b], [call.out], flops=2.0 * a.elements,
-                    rows=float(call.out.elements), length=float(a.shape[-1]), inner=1.0,
+                    rows=float(call.out.elements), length=a.elements / max(call.out.elements, 1), inner=1.0,
                     index=0.0)  # fmt: skip
         return
     _gemm(call, a, b, [], "cublasGemm")
@@ -66,10 +67,10 @@ def _convolution(call: Call) -> None:
     flops = 2.0 * across.elements * taps
     if shape["depthwise"] and not shape["transposed"]:
         reads = [x, weight, *([bias] if bias else [])]
-        call.launch("conv_depthwise_forward_kernel", "conv", reads, [out], flops=flops, **shape)
+        call.launch("conv_depthwise_forward_kernel", "conv", reads, [out], flops=flops, shape=shape)
         return
     call.launch("cudnn convolution", "conv", [x, weight], [out], flops=flops,
-                pipe="half" if x.dtype in HALF else "tf32", **shape)  # fmt: skip
+                pipe="half" if x.dtype in HALF else "tf32", shape=shape)  # fmt: skip
     if bias:
         call.launch("elementwise_kernel (bias)", "pointwise", [out, bias], [out],
                     flops=float(out.elements), broadcast=1.0)  # fmt: skip
@@ -102,10 +103,12 @@ def _attention(call: Call) -> None:
     batch = math.prod(q.shape[:-2])
     flops = 2.0 * batch * rows * keys * (width + v.shape[-1])
     if q.dtype in HALF and width <= 256:
-        call.launch("flash_fwd_kernel", "attention", [q, k, v], [call.out], flops=flops, pipe="half",
-                    width=float(width), keys=float(keys), batch=float(batch))  # fmt: skip
+        call.launch("flash_fwd_kernel", "attention", [q, k, v], [call.out], flops=flops,
+                    pipe="half", width=float(width), keys=float(keys),
+                    batch=float(batch))  # fmt: skip
         return
-    scores = Operand(f"{call.node.name}.scores", (batch, rows, keys), dense_strides((batch, rows, keys)), q.dtype)  # fmt: skip
+    shape = (batch, rows, keys)
+    scores = Operand(f"{call.node.name}.scores", shape, dense_strides(shape), q.dtype)
     pipe: Pipe = "half" if q.dtype in HALF else "fp32"
     call.launch("q·scale, k·scale", "pointwise", [q, k], [q, k], vectorized=1.0, launches=2)
     call.launch("bmm (scores)", "gemm", [q, k], [scores], flops=flops / 2, pipe=pipe, m=float(rows),
@@ -132,15 +135,28 @@ def _rnn(call: Call) -> None:
                 batch=sequences / steps, launches=int(4 * layers))  # fmt: skip
 
 
+_GEMM = "cuda/Blas.cpp: cublasSgemm; fp32 keeps full precision unless TF32 is allowed"
+_CONVOLUTION = (
+    "Convolution.cpp use_cudnn, use_cudnn_depthwise; cudnn/ConvShared.cpp cudnn_convolution "
+    "adds the bias with add_; cuda/DepthwiseConv2d.cu"
+)
+_ATTENTION = (
+    "transformers/cuda/attention.cu: flash attention for half precision up to width 256, "
+    "else the math path"
+)
+
 TABLE: dict[str, Entry] = {
-    "mm": Entry(_mm, "cuda/Blas.cpp: cublasSgemm; fp32 keeps full precision unless TF32 is allowed"),  # fmt: skip
+    "mm": Entry(_mm, _GEMM),
     "mv": Entry(_mm, "cuda/Blas.cpp: gemv"),
     "dot": Entry(_mm, "cuda/Blas.cpp: dot"),
     "bmm": Entry(_mm, "cuda/Blas.cpp bmm_out_cuda_impl: one strided-batched GEMM"),
-    "addmm": Entry(_addmm, "cuda/Blas.cpp addmm_out_cuda_impl: cuBLASLt bias epilogue where self is 1-D and contiguous"),  # noqa: E501  # fmt: skip
+    "addmm": Entry(
+        _addmm,
+        "cuda/Blas.cpp addmm_out_cuda_impl: cuBLASLt bias epilogue where self is 1-D, contiguous",
+    ),
     "baddbmm": Entry(_addmm, "cuda/Blas.cpp: self copied to the result, then beta·C"),
-    "convolution": Entry(_convolution, "Convolution.cpp use_cudnn, use_cudnn_depthwise; cudnn/ConvShared.cpp adds the bias with add_ (cudnn_convolution); cuda/DepthwiseConv2d.cu"),  # noqa: E501  # fmt: skip
-    "kb.sdpa": Entry(_attention, "transformers/cuda/attention.cu: flash attention for half precision up to width 256, else the math path"),  # noqa: E501  # fmt: skip
+    "convolution": Entry(_convolution, _CONVOLUTION),
+    "kb.sdpa": Entry(_attention, _ATTENTION),
     "kb.lstm": Entry(_rnn, "cudnn/RNN.cpp"),
     "kb.gru": Entry(_rnn, "cudnn/RNN.cpp"),
 }

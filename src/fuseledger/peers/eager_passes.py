@@ -90,13 +90,13 @@ def _reduce(call: Call) -> None:
     x = next(iter(call.tensors.values()))
     call.launch("reduce_kernel", "reduce", [x], list(call.outputs), flops=float(x.elements),
                 index=float(len(call.outputs) > 1 or call.out.dtype == "int64"),
-                **_walk(x, call.dims(len(x.shape))))  # fmt: skip
+                shape=_walk(x, call.dims(len(x.shape))))  # fmt: skip
 
 
 def _scan(call: Call) -> None:
     x = call.tensors["self"]
     call.launch("tensor_kernel_scan", "scan", [x], [call.out], flops=float(x.elements),
-                **_walk(x, call.dims(len(x.shape))))  # fmt: skip
+                shape=_walk(x, call.dims(len(x.shape))))  # fmt: skip
 
 
 def _logsumexp(call: Call) -> None:
@@ -105,11 +105,11 @@ def _logsumexp(call: Call) -> None:
     walk = _walk(x, call.dims(len(x.shape)))
     maxes = call.scratch("maxes", out.shape, out.dtype)
     shifted = call.scratch("shifted", x.shape, x.dtype)
-    call.launch("reduce_kernel (amax)", "reduce", [x], [maxes], index=0.0, **walk)
+    call.launch("reduce_kernel (amax)", "reduce", [x], [maxes], index=0.0, shape=walk)
     call.launch("abs, eq, masked_fill", "pointwise", [maxes], [maxes], vectorized=1.0, launches=3)
     call.launch("sub", "pointwise", [x, maxes], [shifted], broadcast=1.0)
     call.launch("exp_", "pointwise", [shifted], [shifted], vectorized=1.0)
-    call.launch("reduce_kernel (sum)", "reduce", [shifted], [out], index=0.0, **walk)
+    call.launch("reduce_kernel (sum)", "reduce", [shifted], [out], index=0.0, shape=walk)
     call.launch("log_, add_", "pointwise", [out, maxes], [out], vectorized=1.0, launches=2)
 
 
@@ -123,7 +123,8 @@ def _softmax(call: Call) -> None:
     name = "softmax_warp_forward" if short else "cunn_SoftMaxForward"
     reads = [x] if short else [x, x]
     call.launch(name if walk["inner"] else "cunn_SpatialSoftMaxForward", "softmax", reads,
-                [call.out], flops=4.0 * x.elements, short=float(bool(short)), **walk)  # fmt: skip
+                [call.out], flops=4.0 * x.elements, short=float(bool(short)),
+                shape=walk)  # fmt: skip
 
 
 def _nll_loss(call: Call) -> None:
@@ -144,13 +145,18 @@ def _batch_norm(call: Call) -> None:
     walk = {"rows": channels, "length": x.elements / channels, "inner": float(len(x.shape) > 2)}
     stats = list(call.outputs[1:])
     if not call.get("training", call.get("train", True)):
-        call.launch("batch_norm_transform_input_kernel", "pointwise", [x], [call.out], broadcast=1.0)  # fmt: skip
+        _transform(call, x)
     elif "weight" in call.tensors:
         call.launch("bn_fw_tr_1C11 (cuDNN)", "batch_norm", [x, x], [call.out, *stats],
-                    flops=6.0 * x.elements, **walk)  # fmt: skip
+                    flops=6.0 * x.elements, shape=walk)  # fmt: skip
     else:
-        call.launch("batch_norm_collect_statistics_kernel", "moments", [x], stats, **walk)
-        call.launch("batch_norm_transform_input_kernel", "pointwise", [x], [call.out], broadcast=1.0)  # fmt: skip
+        call.launch("batch_norm_collect_statistics_kernel", "moments", [x], stats, shape=walk)
+        _transform(call, x)
+
+
+def _transform(call: Call, x: Operand) -> None:
+    name = "batch_norm_transform_input_kernel"
+    call.launch(name, "pointwise", [x], [call.out], broadcast=1.0)
 
 
 def _group_norm(call: Call) -> None:
@@ -205,18 +211,87 @@ def _adaptive_pool(call: Call) -> None:
 
 
 _ITERATOR = Entry(_pointwise, "cuda/Loops.cuh, TensorIterator: one kernel, each operand once")
-_REDUCE = Entry(_reduce, "cuda/Reduce.cuh: one gpu_reduce_kernel; max.dim also writes int64 indices")  # fmt: skip
+_REDUCE = Entry(_reduce, "cuda/Reduce.cuh: one reduce kernel; max.dim also writes int64 indices")
 _POOL_MAX = Entry(_pool, "cuda/DilatedMaxPool2d.cu, DilatedMaxPool3d.cu: values and int64 indices")
 _POOL_AVG = Entry(_pool, "cuda/AveragePool2d.cu, AveragePool3d.cu: one thread a result")
 
-POINTWISE = (
-    "abs add addcdiv addcmul atan bernoulli bitwise_and bitwise_not bitwise_or ceil celu clamp "
-    "clamp_max clamp_min cos div elu eq erf exp floor ge gelu glu gt hardshrink hardsigmoid "
-    "hardswish hardtanh le leaky_relu lerp log log1p log_sigmoid_forward logical_and logical_not "
-    "logical_or lt maximum minimum mish mul ne neg pow reciprocal relu remainder round rsqrt rsub "
-    "sigmoid sign silu sin softplus softshrink sqrt sub tanh threshold tril triu where _to_copy "
-    "normal uniform smooth_l1_loss_pointwise prelu _prelu_kernel huber_pointwise selu rand randn"
-).split()
+POINTWISE = [
+    "abs",
+    "add",
+    "addcdiv",
+    "addcmul",
+    "atan",
+    "bernoulli",
+    "bitwise_and",
+    "bitwise_not",
+    "bitwise_or",
+    "ceil",
+    "celu",
+    "clamp",
+    "clamp_max",
+    "clamp_min",
+    "cos",
+    "div",
+    "elu",
+    "eq",
+    "erf",
+    "exp",
+    "floor",
+    "ge",
+    "gelu",
+    "glu",
+    "gt",
+    "hardshrink",
+    "hardsigmoid",
+    "hardswish",
+    "hardtanh",
+    "le",
+    "leaky_relu",
+    "lerp",
+    "log",
+    "log1p",
+    "log_sigmoid_forward",
+    "logical_and",
+    "logical_not",
+    "logical_or",
+    "lt",
+    "maximum",
+    "minimum",
+    "mish",
+    "mul",
+    "ne",
+    "neg",
+    "pow",
+    "reciprocal",
+    "relu",
+    "remainder",
+    "round",
+    "rsqrt",
+    "rsub",
+    "sigmoid",
+    "sign",
+    "silu",
+    "sin",
+    "softplus",
+    "softshrink",
+    "sqrt",
+    "sub",
+    "tanh",
+    "threshold",
+    "tril",
+    "triu",
+    "where",
+    "_to_copy",
+    "normal",
+    "uniform",
+    "smooth_l1_loss_pointwise",
+    "prelu",
+    "_prelu_kernel",
+    "huber_pointwise",
+    "selu",
+    "rand",
+    "randn",
+]
 
 TABLE: dict[str, Entry] = {
     **dict.fromkeys(POINTWISE, _ITERATOR),
@@ -232,7 +307,7 @@ TABLE: dict[str, Entry] = {
     "clone": Entry(_copy, "cuda/Copy.cu"),
     "copy": Entry(_copy, "cuda/Copy.cu"),
     "contiguous": Entry(_copy, "cuda/Copy.cu"),
-    "masked_fill": Entry(_masked_fill, "TensorAdvancedIndexing.cpp masked_fill: clone, masked_fill_"),  # fmt: skip
+    "masked_fill": Entry(_masked_fill, "TensorAdvancedIndexing.cpp masked_fill"),
     "cat": Entry(_cat, "cuda/Shape.cu parallel_cat"),
     "stack": Entry(_cat, "cuda/Shape.cu parallel_cat"),
     "constant_pad_nd": Entry(_pad, "PadNd.cpp: empty, fill_, copy_ into the interior"),
@@ -244,25 +319,43 @@ TABLE: dict[str, Entry] = {
     "index": Entry(_copy, "cuda/IndexKernel.cu"),
     "gather": Entry(_copy, "cuda/ScatterGatherKernel.cu"),
     **dict.fromkeys(
-        ("sum mean prod amax amin argmax argmin any all var std linalg_vector_norm "
-         "max min var_mean std_mean").split(), _REDUCE),
+        [
+            "sum",
+            "mean",
+            "prod",
+            "amax",
+            "amin",
+            "argmax",
+            "argmin",
+            "any",
+            "all",
+            "var",
+            "std",
+            "linalg_vector_norm",
+            "max",
+            "min",
+            "var_mean",
+            "std_mean",
+        ],
+        _REDUCE,
+    ),
     "norm": Entry(_norm, "ReduceOps.cpp norm: linalg_vector_norm, one reduce kernel"),
     "max.other": _ITERATOR,
     "min.other": _ITERATOR,
     "cumsum": Entry(_scan, "cuda/ScanUtils.cuh"),
     "cumprod": Entry(_scan, "cuda/ScanUtils.cuh"),
-    "logsumexp": Entry(_logsumexp, "ReduceOps.cpp logsumexp_out_impl: amax, mask of infinities, sub, exp_, sum, log_, add_"),  # noqa: E501  # fmt: skip
+    "logsumexp": Entry(_logsumexp, "ReduceOps.cpp logsumexp_out_impl"),
     "_softmax": Entry(_softmax, "cuda/SoftMax.cu host_softmax"),
     "_log_softmax": Entry(_softmax, "cuda/SoftMax.cu host_softmax"),
     "nll_loss_forward": Entry(_nll_loss, "cuda/NLLLoss2d.cu, Loss.cu: one small reduction"),
-    "native_batch_norm": Entry(_batch_norm, "Normalization.cpp _select_batch_norm_backend: cuDNN where weight and bias are defined; cuda/Normalization.cuh"),  # noqa: E501  # fmt: skip
+    "native_batch_norm": Entry(_batch_norm, "Normalization.cpp _select_batch_norm_backend"),
     "_native_batch_norm_legit": Entry(_batch_norm, "as native_batch_norm"),
-    "native_group_norm": Entry(_group_norm, "cuda/group_norm_kernel.cu GroupNormKernelImplInternal"),  # fmt: skip
-    "native_layer_norm": Entry(_layer_norm, "cuda/layer_norm_kernel.cu: one block a row, two passes over it"),  # fmt: skip
+    "native_group_norm": Entry(_group_norm, "cuda/group_norm_kernel.cu"),
+    "native_layer_norm": Entry(_layer_norm, "cuda/layer_norm_kernel.cu"),
     **dict.fromkeys(("max_pool2d_with_indices", "max_pool3d_with_indices"), _POOL_MAX),
     **dict.fromkeys(("avg_pool1d", "avg_pool2d", "avg_pool3d"), _POOL_AVG),
     **dict.fromkeys(
         ("_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "adaptive_max_pool2d"),
         Entry(_adaptive_pool, "cuda/AdaptiveAveragePooling.cu, AdaptiveMaxPooling2d.cu"),
     ),
-}  # fmt: skip
+}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,8 +94,8 @@ class Call:
         found = self.get(name)
         if found is None or found == []:
             return list(range(rank))
-        listed = found if isinstance(found, list) else [found]
-        return sorted({int(dim) % max(rank, 1) for dim in listed})  # pyright: ignore[reportUnknownVariableType,reportUnknownArgumentType]
+        listed: list[Any] = list(found) if isinstance(found, list) else [found]  # pyright: ignore[reportUnknownArgumentType]
+        return sorted({int(dim) % max(rank, 1) for dim in listed})
 
     def launch(
         self,
@@ -107,7 +107,8 @@ class Call:
         flops: float = 0.0,
         pipe: Pipe = "lanes",
         launches: int = 1,
-        **shape: float,
+        shape: Mapping[str, float] | None = None,
+        **sizes: float,
     ) -> None:
         """Add one kernel; operands stand for their whole storage read or written once."""
         self.kernels.append(
@@ -115,7 +116,7 @@ class Call:
                 name=name, op=f"{self.node.op} ({self.node.name})", kind=kind,
                 reads=tuple(r if isinstance(r, Stream) else r.stream for r in reads),
                 writes=tuple(w if isinstance(w, Stream) else w.stream for w in writes),
-                flops=flops, pipe=pipe, shape=shape, launches=launches,
+                flops=flops, pipe=pipe, shape={**(shape or {}), **sizes}, launches=launches,
             )
         )  # fmt: skip
 
@@ -166,7 +167,8 @@ def _reshaped(call: Call, x: Operand) -> Operand:
     kept = [(n, s) for n, s in zip(x.shape, x.strides, strict=True) if n != 1]
     if [n for n, _ in kept] == [n for n in shape if n != 1]:
         strides = iter(s for _, s in kept)
-        return Operand(x.storage, shape, tuple(1 if n == 1 else next(strides) for n in shape), x.dtype)  # fmt: skip
+        steps = tuple(1 if n == 1 else next(strides) for n in shape)
+        return Operand(x.storage, shape, steps, x.dtype)
     return Operand(x.storage, shape, _split_strides(x, shape), x.dtype)
 
 
@@ -192,7 +194,10 @@ def _expand(call: Call, x: Operand) -> Operand:
     shape = call.node.outputs[0].shape
     padded = (1,) * (len(shape) - len(x.shape)) + x.shape
     steps = (0,) * (len(shape) - len(x.shape)) + x.strides
-    strides = tuple(0 if old == 1 and new != 1 else step for old, new, step in zip(padded, shape, steps, strict=True))  # fmt: skip
+    strides = tuple(
+        0 if old == 1 and new != 1 else step
+        for old, new, step in zip(padded, shape, steps, strict=True)
+    )
     return Operand(x.storage, shape, strides, x.dtype)
 
 
@@ -202,7 +207,8 @@ def _part(call: Call, x: Operand) -> Operand:
 
 def _select(call: Call, x: Operand) -> Operand:
     dim = int(call.get("dim", 0)) % len(x.shape)
-    return Operand(x.storage, call.node.outputs[0].shape, x.strides[:dim] + x.strides[dim + 1 :], x.dtype)  # fmt: skip
+    strides = x.strides[:dim] + x.strides[dim + 1 :]
+    return Operand(x.storage, call.node.outputs[0].shape, strides, x.dtype)
 
 
 VIEWS: dict[str, Callable[[Call, Operand], Operand]] = {

@@ -25,7 +25,9 @@ class _Captured(BaseException):
         self.kernels = kernels
 
 
-def capture(module: Any, inputs: Sequence[Any], mode: Any, sources: Mapping[str, str]) -> list[Json]:
+def capture(
+    module: Any, inputs: Sequence[Any], mode: Any, sources: Mapping[str, str]
+) -> list[Json]:
     """The kernels of TorchInductor's default plan, in launch order.
 
     `module` is an FX graph module over ATen, `inputs` its fake inputs under `mode`, `sources` the
@@ -105,9 +107,7 @@ class _Recorder:
             for origin in sorted(inner.node.get_origins(), key=lambda each: each.name):
                 operator = origin.meta.get("original_aten")
                 aten[str(operator if operator is not None else origin.target)] = None
-                for name_ in _first_names(origin):
-                    if name_ in self.sources:
-                        origins[self.sources[name_]] = None
+                origins.update(dict.fromkeys(_first_names(origin, self.sources)))
         return {
             "name": name,
             "kind": kind,
@@ -124,14 +124,18 @@ def _extern_name(node: Any) -> str:
     return str(getattr(node, "python_kernel_name", None) or overload or type(node).__name__)
 
 
-def _first_names(node: Any) -> list[str]:
-    """Names, in the graph given to `compile_fx`, of what an FX node stands for."""
+def _first_names(node: Any, known: Mapping[str, str]) -> list[str]:
+    """What the source calls the nodes that an FX node stands for.
+
+    A node that a pattern put in has no history: it stands for what its users stand for.
+    """
     names: list[str] = []
-    waiting = list(node.meta.get("from_node") or ())
+    waiting = [node, *(node.meta.get("from_node") or ())]
     while waiting:
-        source = waiting.pop()
-        inner = list(source.from_node or ())
-        if inner:
-            waiting.extend(inner)
-        names.append(str(source.name))
-    return names or [node.name]
+        each = waiting.pop()
+        if each.name in known:
+            names.append(known[each.name])
+        waiting.extend(getattr(each, "from_node", None) or ())
+    if names or node.meta.get("from_node"):
+        return names
+    return [name for user in node.users for name in _first_names(user, known)]

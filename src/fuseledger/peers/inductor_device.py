@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 LEFT_OUT = (
+    "the pattern for e8m0 scales (MX formats), which is registered for CUDA examples alone",
     "shape padding of GEMMs (pad_mm), which times both forms on the GPU",
-    "the pattern for e8m0 scales (MX formats), whose initialiser makes a real CUDA tensor",
     "max-autotune templates, whose choice among themselves is timed on the GPU",
 )
 """Parts of TorchInductor's pipeline that need a GPU and are switched off."""
@@ -95,19 +95,23 @@ def install(properties: DeviceProperties) -> None:
     torch.version.cuda = "12.8"
     driver: Any = importlib.import_module("triton.runtime.driver")
     driver.driver.set_active(Driver(10 * properties.major + properties.minor))
-    _initialise_patterns_on_cpu(torch)
+    _run_without_guards(torch)
 
 
-def _initialise_patterns_on_cpu(torch: Any) -> None:
-    """Trace the joint-graph patterns with CPU examples: they match the nodes of any device."""
-    for module_name, function_name in (
-        ("torch._inductor.fx_passes.fuse_attention", "_sfdp_init"),
-        ("torch._inductor.fx_passes.misc_patterns", "_misc_patterns_init"),
-    ):
-        module: Any = importlib.import_module(module_name)
-        initialise = getattr(module, function_name)
+def _run_without_guards(torch: Any) -> None:
+    """Let fake tensors take the roads that torch keeps for machines without CUDA.
 
-        def on_cpu(device: Any = None, initialise: Callable[[Any], Any] = initialise) -> Any:
-            return initialise(torch.device("cpu"))
+    `torch.tensor` then builds on the CPU and is moved as a fake. The method `copy_` and the
+    random calls of some patterns' examples ask for a device guard that a CPU build has not: the
+    first goes through its operator, the examples are made on the CPU (patterns match any device).
+    """
+    fakes: Any = importlib.import_module("torch._subclasses.fake_tensor")
 
-        setattr(module, function_name, on_cpu)
+    def copy_(self: Any, source: Any, non_blocking: bool = False) -> Any:
+        return torch.ops.aten.copy_.default(self, source, non_blocking)
+
+    fakes.FakeTensorMode.avoid_device_init = True
+    torch.Tensor.copy_ = copy_
+    patterns: Any = importlib.import_module("torch._inductor.fx_passes.misc_patterns")
+    register = patterns._misc_patterns_init
+    patterns._misc_patterns_init = lambda device=None: register(torch.device("cpu"))

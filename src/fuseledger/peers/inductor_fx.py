@@ -83,8 +83,10 @@ def _operator(source: AtenGraph, node: AtenNode) -> Any:
 def _is_list(overload: Any) -> bool:
     """Whether the operator returns several tensors, or a list of them."""
     returns = overload._schema.returns
-    return len(returns) > 1 or (bool(returns) and "[]" in str(returns[0].type)) or (
-        bool(returns) and str(returns[0].type).startswith("List")
+    return (
+        len(returns) > 1
+        or (bool(returns) and "[]" in str(returns[0].type))
+        or (bool(returns) and str(returns[0].type).startswith("List"))
     )
 
 
@@ -101,5 +103,3 @@ def _argument(name: str, arg: Any, values: dict[str, Any]) -> Any:
         if arg.startswith("torch."):
             return getattr(torch, arg.removeprefix("torch."))
     return arg
-
-

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 
 from fuseledger.clock.library_kernel import LibraryKernel, Stream
 from fuseledger.frontends.aten import AtenGraph
-from fuseledger.peers.eager import EagerPlan, eager_plan, tensor_args
+from fuseledger.peers.eager import EagerPlan, eager_plan
+from fuseledger.peers.eager_state import Call
 
 PERSISTENT = 1024
 """Longest row of a persistent reduction (`torch/_inductor/choices.py`, inner reductions)."""
@@ -55,7 +56,9 @@ def standin_kernels(graph: AtenGraph, plan: EagerPlan | None = None) -> list[Lib
         extern = [k for k in kernels if k.kind in EXTERN]
         if extern or _pools_apart(kernels):
             grouped.extern(extern or list(kernels))
-            rest = [k for k in kernels if k.kind not in EXTERN and "bias" in k.name] if extern else []
+            rest = (
+                [k for k in kernels if k.kind not in EXTERN and "bias" in k.name] if extern else []
+            )
         else:
             rest = list(kernels)
         if rest:
@@ -72,10 +75,7 @@ def _pools_apart(kernels: tuple[LibraryKernel, ...]) -> bool:
     )
 
 
-def _is_output(graph: AtenGraph, call: object) -> bool:
-    from fuseledger.peers.eager_state import Call
-
-    assert isinstance(call, Call)
+def _is_output(graph: AtenGraph, call: Call) -> bool:
     return any(value.name in graph.outputs for value in call.node.outputs)
 
 

@@ -97,8 +97,8 @@ def validation_markdown(result: Validation, *, everything: bool) -> str:
         parts = ", ".join(f"{name} {us:.0f}" for name, us in w.accounts)
         cells = (w.name, w.device, w.mode, f"{w.measured_us:.0f}", f"{w.predicted_us:.0f}", parts)
         lines.append("| " + " | ".join(cells) + " |")
-    lines += ["", "## Calibration of the error bars", "",
-              "| class | n | within the median bar | within the 90 % bar |", "|---|---|---|---|"]  # fmt: skip
+    lines += ["", "## Calibration of the error bars", ""]
+    lines += ["| class | n | in the median bar | in the 90 % bar |", "|---|---|---|---|"]
     lines += [f"| {c} | {n} | {half:.2f} | {most:.2f} |" for c, n, half, most in result.calibration]
     lines += ["", *(f"- skipped {n}: {reason}" for reason, n in result.skipped.items())]
     lines += [f"- {note}" for note in result.notes]
@@ -126,8 +126,9 @@ def _row(s: Score) -> dict[str, Any]:
 ROW_FIELDS = (
     "corpus", "device", "class_", "mode", "n", "mdape", "p90ape", "spearman", "kendall",
     "ratio_abs_log_median", "choice_accuracy", "majority_accuracy", "naive_accuracy",
+    "naive_mdape", "pays_accuracy",
 )  # fmt: skip
-"""The fields of a row of the JSON document, in the schema's order."""
+"""Fields of a row of the JSON document, in the schema's order; the last two are further ones."""
 
 
 def _percent(value: float) -> str:

@@ -19,7 +19,7 @@ from fuseledger.planner.schedules import components
 from fuseledger.triton.emit_body import POINTER_TYPES, Variable, Writer, identity
 from fuseledger.triton.emit_reduce import reduce_op
 from fuseledger.triton.functions import helpers_used
-from fuseledger.triton.lanes import Group, Layout, lay_out
+from fuseledger.triton.lanes import MATRIX_LEAST, Group, Layout, lay_out
 from fuseledger.triton.scope import Names, Scope, identifier
 from fuseledger.triton.walk import walking
 
@@ -260,8 +260,7 @@ def _output(w: Writer, i: int) -> None:
         return
     taken = set(frame.values())
     place = next((p for p in ((1, 0) if layout.rank == 2 else (0,)) if p not in taken), None)
-    has_product = any(each.is_contraction for each in w.nest.ops.values())
-    least = 16 if has_product else 1
+    least = MATRIX_LEAST if w.has_products else 1
     points = prod(op.sizes[name] for name in inner)
     rows = prod(w.groups[name].lanes for name in frame)
     block = max(w.loop_points, least, 1 << max(0, (1024 // max(1, rows)).bit_length() - 1))

@@ -85,6 +85,11 @@ class Writer:
     """Names that hold positions."""
     makers: dict[str, int] = field(default_factory=dict[str, int])
 
+    @property
+    def has_products(self) -> bool:
+        """Whether tiles are sides of matrix products, which have a least size."""
+        return any(op.is_contraction for op in self.nest.ops.values())
+
     def __post_init__(self) -> None:
         self.makers = {w.tensor: i for i, op in self.nest.ops.items() for w in op.writes}
 
@@ -233,9 +238,7 @@ class Writer:
         raw = self.bind(f"{stem}_scaled", replace(at, text=f"({at.text})"))
         bound = self.bind(f"{stem}_at", replace(raw, text=f"{raw.text} // {divisor}"))
         self.variables[bound.text] = Variable(bound.text, bound.depth, places=bound.places)
-        whole = replace(
-            raw, text=f"({raw.text} >= 0) & ({raw.text} % {divisor} == 0)", kind="bool"
-        )
+        whole = replace(raw, text=f"({raw.text} >= 0) & ({raw.text} % {divisor} == 0)", kind="bool")
         return Index.of(bound.text), whole
 
     def _within(self, index: Index, size: int, frame: Frame, *, strict: bool) -> list[Text]:
@@ -251,9 +254,7 @@ class Writer:
             conditions.append(replace(at, text=f"({at.text} < {size})", kind="bool"))
         return conditions
 
-    def read(
-        self, op: Op, slot: int, coords: Coords, frame: Frame, *, raw: bool = False
-    ) -> Text:
+    def read(self, op: Op, slot: int, coords: Coords, frame: Frame, *, raw: bool = False) -> Text:
         """The value of a read; `raw` keeps a loaded value's own dtype."""
         access = op.reads[slot]
         tensor = self.nest.graph.tensors[access.tensor]
@@ -286,19 +287,25 @@ class Writer:
                 raise CannotEmit(f"{tensor.name} is read at fewer points than its mask has")
             depth = max(depth, mask.depth)
             mask_text = mask.text
-            other = literal(access.fill or 0.0) if is_float(tensor.dtype) else str(
-                int(access.fill or 0)
+            other = (
+                literal(access.fill or 0.0)
+                if is_float(tensor.dtype)
+                else str(int(access.fill or 0))
             )
             text += f", mask={mask_text}, other={other}"
         kind = "float" if is_float(tensor.dtype) else "bool" if tensor.dtype == "bool" else "int"
-        loaded = self.bind(self._tile_name(tensor.name, axes), Text(f"{text})", depth, places, kind))
+        shown = [name for index in at for name, _ in index.terms]
+        loaded = self.bind(
+            self._tile_name(tensor.name, shown), Text(f"{text})", depth, places, kind)
+        )
         if raw or kind != "float" or tensor.dtype == "fp32":
             return loaded
         return replace(loaded, text=f"{loaded.text}.to(tl.float32)")
 
-    def _tile_name(self, stem: str, axes: set[str]) -> str:
-        letters = [n for n in self.variables if n in axes and n in self.nest.sizes]
-        suffix = "".join(letters)
+    def _tile_name(self, stem: str, axes: list[str]) -> str:
+        """A value's name with the axes it has: `x_mk`."""
+        known = dict.fromkeys(n for n in axes if n in self.variables and n in self.nest.sizes)
+        suffix = "".join(known)
         return f"{stem}_{suffix}".lower() if suffix and len(suffix) <= 8 else f"{stem}_tile".lower()
 
     def offset(self, tensor: Tensor, at: list[Index], frame: Frame) -> Text:
@@ -341,7 +348,9 @@ class Writer:
             raise CannotEmit(f"{op.name} is a scan")
         if op.combine is not None:
             if any(index.axis != name for name, index in coords.items()):
-                raise CannotEmit(f"{op.name} is reduced, and read at other coordinates than its own")
+                raise CannotEmit(
+                    f"{op.name} is reduced, and read at other coordinates than its own"
+                )
             return self.result(i, tensor, frame)
         return self.pointwise(i, coords, frame)
 
@@ -357,15 +366,13 @@ class Writer:
         return found
 
     def result_key(self, i: int, tensor: str, frame: Frame) -> object:
-        """What a reduction's result is known by: the tensor, and how its tile lies."""
-        places = {
-            name: frame[group]
+        """What a reduction's result is known by: the tensor, where, and how its tile lies."""
+        kept = [
+            (name, self.variables[name].name, frame.get(self.variables[name].group or ""))
             for name in self.nest.ops[i].kept
             if name in self.variables
-            for group in [self.variables[name].group]
-            if group is not None and group in frame
-        }
-        return ("result", tensor, tuple(sorted(places.items())))
+        ]
+        return ("result", tensor, tuple(kept))
 
     def pointwise(self, i: int, coords: Coords, frame: Frame) -> Text:
         """The body of a pointwise op at given coordinates, bound to a name."""
@@ -374,7 +381,7 @@ class Writer:
         if isinstance(op.body, Read) or value.text.isidentifier():
             return value
         shown = [n for n in op.kept if n in self.variables]
-        return self.bind(self._tile_name(op.writes[0].tensor, set(shown)), value)
+        return self.bind(self._tile_name(op.writes[0].tensor, shown), value)
 
     def body(self, i: int, frame: Frame) -> Text:
         """The body of a reduction at the loop indices in sight."""
@@ -441,7 +448,7 @@ class Writer:
         text = value.number if value.kind == "bool" and tensor.dtype != "bool" else value.text
         text = f"{text} != 0" if tensor.dtype == "bool" and value.kind != "bool" else text
         pointer = f"{self.pointers[tensor.name]} + {offset.text}"
-        if value.places and not offset.places:
+        if self.layout.rank == 2 and not offset.places:
             shape = ", ".join("1" for _ in range(self.layout.rank))
             pointer += f" + tl.zeros([{shape}], tl.int32)"
         masked = f", mask={mask.text}" if mask is not None else ""

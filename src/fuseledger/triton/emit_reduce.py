@@ -11,7 +11,7 @@ from fuseledger.graph.op import Op
 from fuseledger.graph.scalar import Call
 from fuseledger.graph.tensor import DTYPE_BITS
 from fuseledger.triton.emit_body import Frame, Writer, identity
-from fuseledger.triton.lanes import MATRIX_LEAST, Group
+from fuseledger.triton.lanes import MATRIX_LEAST
 from fuseledger.triton.scope import Text
 from fuseledger.triton.walk import Walk, hoisted, shape_of, walking
 
@@ -74,7 +74,7 @@ def _loops(w: Writer, op: Op) -> bool:
 def _statistics(w: Writer, i: int, frame: Frame) -> None:
     """Reductions over the same axes that need nothing of each other, in one walk."""
     op = w.nest.ops[i]
-    axes = tuple(name for name in op.sizes if name in op.reduces)
+    axes = tuple(name for name in op.sizes if name in op.reduces and op.sizes[name] > 1)
     together = _siblings(w, i, frame)
     place = _free_place(w, frame)
     total = prod(op.sizes[name] for name in axes)
@@ -82,13 +82,14 @@ def _statistics(w: Writer, i: int, frame: Frame) -> None:
         total <= TAPS and not w.whole.issuperset(axes) and bool(frame) and not _is_fast(w, op)
     )
     group_lanes = prod(w.groups[name].lanes for name in frame)
-    block = max(w.loop_points, _power_below(1024 // max(1, group_lanes)))
+    least = MATRIX_LEAST if w.has_products else 1
+    block = max(w.loop_points, least, _power_below(1024 // max(1, group_lanes)))
     states = [Statistic(w.nest.ops[j], j, frame, None if scalar else place) for j in together]
     outer = w.depth
     if _will_loop(w, axes, block, scalar=scalar):
         for state in states:
             _start(w, state)
-    with walking(w, axes, block=block, scalar=scalar) as walk:
+    with walking(w, axes, block=block, least=least, scalar=scalar) as walk:
         inner = walk.frame(frame, place)
         if not walk.is_scalar:
             w.groups[walk.group.name] = walk.group
@@ -152,7 +153,7 @@ def _power_below(count: int) -> int:
 def _will_loop(w: Writer, axes: tuple[str, ...], block: int, *, scalar: bool) -> bool:
     total = prod(w.nest.sizes[name] for name in axes)
     lanes = 1 << (total - 1).bit_length()
-    return scalar or not (lanes <= block or w.whole.issuperset(axes))
+    return bool(axes) and (scalar or not (lanes <= block or w.whole.issuperset(axes)))
 
 
 INITIAL: dict[str, tuple[str, ...]] = {
@@ -213,7 +214,9 @@ def _step(w: Writer, state: Statistic, walk: Walk, frame: Frame) -> None:
         x = replace(x, text=f"{x.text}.to(tl.float32)")
     if not walk.is_scalar:
         if state.place not in x.places:
-            raise CannotEmit(f"{op.name} reduces axes that its body does not depend on")
+            at = {place: w.groups[name] for name, place in frame.items()}
+            text = f"tl.broadcast_to({x.text}, {shape_of(w, at)})"
+            x = replace(x, text=text, places=frozenset(at))
         overrun = w.overrun(set(walk.axes), frame)
         if overrun is not None:
             x = replace(
@@ -432,7 +435,7 @@ class _Product:
     def step(self, walk: Walk, before: str) -> None:
         """Add one step along the reduced axes."""
         left, right = self.operand(walk, 0), self.operand(walk, 1)
-        precision = ', input_precision=PRECISION' if self.dtype == "fp32" else ""
+        precision = ", input_precision=PRECISION" if self.dtype == "fp32" else ""
         self.w.line(f"{self.accumulator} = tl.dot({left}, {right}, {before}{precision})")
 
 
@@ -506,7 +509,8 @@ def _online(w: Writer, i: int, made_by: tuple[int, int], frame: Frame) -> None:
         shift = m.local("shift", f"rising({new})")
         rescale = m.local("rescale", f"tl.exp({m.old(0)} - {shift})")
         weight = w.bind(
-            apply.writes[0].tensor.lower(), Text(f"tl.exp(({x.number} - {shift}))", w.depth, x.places)
+            apply.writes[0].tensor.lower(),
+            Text(f"tl.exp(({x.number} - {shift}))", w.depth, x.places),
         )
         m.set(1, f"{m.old(1)} * {rescale} + {m.along('tl.sum', weight.text)}")
         known = w.scopes[-1].known
@@ -522,8 +526,3 @@ def _online(w: Writer, i: int, made_by: tuple[int, int], frame: Frame) -> None:
         w.line(f"{text} = {product.accumulator} / {state.names[1]}")
     key = w.result_key(i, op.writes[0].tensor, frame)
     w.scopes[outer].known[key] = Text(text, outer, frozenset({0, 1}))
-
-
-def group_of(w: Writer, group: Group) -> None:
-    """Make a group of the grid known by its name."""
-    w.groups[group.name] = group

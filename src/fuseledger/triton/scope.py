@@ -1,7 +1,8 @@
-"""Lines of a kernel in nested blocks, names that are unique in it, and texts that know their depth."""
+"""Lines of a kernel in nested blocks, unique names, and texts that know their depth."""
 
 from __future__ import annotations
 
+import keyword
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -9,11 +10,7 @@ from typing import Literal
 
 ValueKind = Literal["float", "int", "bool"]
 
-RESERVED = frozenset(
-    "and as assert break class continue def del elif else except finally for from global if import "
-    "in is lambda nonlocal not or pass raise return try while with yield None True False "
-    "tl triton torch range float int max min abs pid".split()
-)
+RESERVED = frozenset([*keyword.kwlist, "tl", "triton", "torch", "range", "float", "int", "pid"])
 
 
 @dataclass(frozen=True, slots=True)

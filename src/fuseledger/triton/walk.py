@@ -10,7 +10,7 @@ from math import prod
 from fuseledger.errors import CannotEmit
 from fuseledger.triton.emit_body import Frame, Variable, Writer
 from fuseledger.triton.lanes import Group
-from fuseledger.triton.scope import Scope, Text
+from fuseledger.triton.scope import Scope
 
 LANES_MAX = 1 << 20
 """Most elements of a Triton tile."""
@@ -58,6 +58,9 @@ def walking(
 ) -> Iterator[Walk]:
     """Bring axes into sight: as lanes here where they fit a block or are held whole, else in a
     loop, whose lines are those written inside."""
+    if not axes:
+        yield Walk((), Group("point", ()), False, True)
+        return
     total = prod(w.nest.sizes[name] for name in axes)
     lanes = max(least, 1 << (total - 1).bit_length())
     at_once = not scalar and (lanes <= block or w.whole.issuperset(axes))
@@ -70,8 +73,10 @@ def walking(
     if at_once:
         if lanes > LANES_MAX:
             raise CannotEmit(f"{name}: {total:,} elements are more than a tile holds")
-        if not all(axis in w.variables for axis in axes):
-            _vectors(w, group, f"tl.arange(0, {w.block_name(group)})", total % lanes != 0)
+        in_sight = [w.variables[axis].group for axis in axes if axis in w.variables]
+        if in_sight != [group.name] * len(axes):
+            with _outermost(w):
+                _vectors(w, group, f"tl.arange(0, {w.block_name(group)})", total % lanes != 0)
         yield walk
         return
     before = dict(w.variables)
@@ -100,6 +105,17 @@ def walking(
     w.scopes[-1].lines.append(scope)
 
 
+@contextmanager
+def _outermost(w: Writer) -> Iterator[None]:
+    """Write into the kernel's own block: lanes held at once need no loop."""
+    scopes = w.scopes
+    w.scopes = scopes[:1]
+    try:
+        yield
+    finally:
+        w.scopes = scopes
+
+
 def _total(w: Writer, group: Group) -> str:
     if len(group.axes) == 1:
         return w.size_name(group.axes[0])
@@ -108,7 +124,8 @@ def _total(w: Writer, group: Group) -> str:
 
 def _vector(w: Writer, axis: str, lanes: int) -> str:
     key = (axis, lanes)
-    if key not in w.vectors:
+    in_use = {found.name for found in w.variables.values() if found.depth}
+    if key not in w.vectors or w.vectors[key] in in_use:
         w.vectors[key] = w.names.new(axis.lower())
     return w.vectors[key]
 
@@ -146,8 +163,3 @@ def shape_of(w: Writer, places: dict[int, Group], extra: dict[int, str] | None =
     """A tile's shape: lanes where a group has the place, else 1."""
     sizes = {place: w.block_name(group) for place, group in places.items()} | (extra or {})
     return "[" + ", ".join(sizes.get(place, "1") for place in range(w.layout.rank)) + "]"
-
-
-def as_condition(value: Text | None) -> str | None:
-    """A condition's text."""
-    return None if value is None else value.text

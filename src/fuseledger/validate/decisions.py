@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from fuseledger.clock.library_features import Setting
 from fuseledger.clock.library_kernel import LibraryKernel, Stream
@@ -89,8 +89,9 @@ def _add(
             corpus.skip(f"family {family}: formula needs {error}")
             return
         setting = Setting(
-            device=load(device), host=str(record.get("source_key", "")), software=f"{family}-{side}",
-            warm_l2="cold" not in timing, mode="eager" if side == "unfused" else "fused",
+            device=load(device), host=str(record.get("source_key", "")),
+            software=f"{family}-{side}", warm_l2="cold" not in timing,
+            mode="eager" if side == "unfused" else "fused",
         )  # fmt: skip
         gain = float(record["gain"])
         outcome = "decisions, true fusions" if gain > 1.05 else "decisions, losses, splits, ties"
@@ -127,7 +128,9 @@ def _kernels(
     for i in range(steps):
         reads, writes = (Stream(f"t{i}", part),), (Stream(f"t{i + 1}", part),)
         kernels.append(
-            LibraryKernel(name=f"{side} {i + 1}", op=name, kind=kind, reads=reads, writes=writes, shape=shape)  # noqa: E501  # fmt: skip
+            LibraryKernel(
+                name=f"{side} {i + 1}", op=name, kind=kind, reads=reads, writes=writes, shape=shape
+            )
         )
     return kernels
 
@@ -158,8 +161,8 @@ def _letters(params: Mapping[str, Any]) -> dict[str, float]:
 
 _OPERATORS: dict[type[ast.AST], Callable[[float, float], float]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
-    ast.Div: operator.truediv, ast.Pow: operator.pow, ast.Lt: operator.lt, ast.Gt: operator.gt,
-    ast.Eq: operator.eq,
+    ast.Div: lambda a, b: a / b, ast.Pow: lambda a, b: a**b,
+    ast.Lt: operator.lt, ast.Gt: operator.gt, ast.Eq: operator.eq,
 }  # fmt: skip
 
 
@@ -216,10 +219,10 @@ def _records(path: Path) -> list[tuple[int, dict[str, Any]]]:
         if not line.strip():
             continue
         try:
-            record = json.loads(line)
+            record: Any = json.loads(line)
         except json.JSONDecodeError as error:
             raise CorpusError(f"{path}:{number}: not JSON ({error.msg})") from None
         if not isinstance(record, dict):
             raise CorpusError(f"{path}:{number}: not a JSON object")
-        found.append((number, record))
+        found.append((number, cast("dict[str, Any]", record)))
     return found

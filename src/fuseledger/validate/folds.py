@@ -48,8 +48,8 @@ def _left_out(
     parts = np.array([part(m) for m in measured])
     for value in sorted(set(parts.tolist())):
         out = parts == value
-        theta = fitted([rows[i] for i in np.flatnonzero(~out)], names, priors)[1]
-        held = design_of([rows[i] for i in np.flatnonzero(out)], names)
+        theta = fitted([rows[int(i)] for i in np.flatnonzero(~out)], names, priors)[1]
+        held = design_of([rows[int(i)] for i in np.flatnonzero(out)], names)
         predicted[out] = predict(held, theta).total_us
     return predicted
 
@@ -57,7 +57,7 @@ def _left_out(
 def fitted(
     rows: Sequence[Row], names: Sequence[str] | None = None, priors: Mapping[str, Prior] = PRIORS
 ) -> tuple[Design, Array]:
-    """The design of rows and the coefficients fitted on all of them; priors where there are none."""
+    """The design of rows and the coefficients fitted on them; the priors where there are none."""
     from fuseledger.clock.library_fit import prior_of
 
     design = design_of(rows, names)

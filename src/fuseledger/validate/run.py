@@ -80,9 +80,7 @@ def validate(path: Path, *, leave_device_out: bool = True) -> Validation:
     measured = corpus.rows
     priors, protocol = _start(measured)
     predicted = by_problem(measured, priors)
-    naive = np.array(
-        [m.priced_us or naive_us(m.kernels, m.setting.device) for m in measured]
-    )
+    naive = np.array([m.priced_us or naive_us(m.kernels, m.setting.device) for m in measured])
     devices = {m.setting.device.name for m in measured}
     fit_all = measured[0].priced_us is None
     return Validation(
@@ -125,7 +123,7 @@ def _worst(
     order = np.argsort(-np.abs(np.log(predicted / times)))
     found: list[Worst] = []
     seen: set[tuple[str, str]] = set()
-    for i in order.tolist():
+    for i in map(int, order):
         m = measured[i]
         if (m.problem, m.setting.mode) in seen or len(found) == count:
             continue

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
+import numpy
 
 from fuseledger.clock.library import ClassError
 from fuseledger.validate.corpus import Measured
 from fuseledger.validate.figures import absolute_errors, choices, kendall, spearman
 
 Array = Any
+np: Any = numpy
+"""NumPy's own overloads leave results of `Any` arrays unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,10 +56,15 @@ def scores(measured: Sequence[Measured], predicted: Array, naive: Array) -> list
             for device in (m.setting.device.name, "all"):
                 for class_ in (m.class_, "all"):
                     groups.setdefault((table, device, class_, m.setting.mode), []).append(i)
-    return [
-        _score(key, np.array(rows), times, predicted, naive, paired)
-        for key, rows in sorted(groups.items())
-    ]
+    made: list[Score] = []
+    for key, rows in sorted(groups.items()):
+        made.append(_score(key, np.array(rows), times, predicted, naive, paired))
+        fused = [i for i in rows if i in paired]
+        if fused:
+            plain = [paired[i] for i in fused]
+            gains = [t[plain] / t[fused] for t in (times, predicted, naive)]
+            made.append(_gain_score(key, made[-1], *gains))
+    return made
 
 
 def _score(
@@ -69,9 +76,10 @@ def _score(
     ratio = right = majority = naive_right = pays = None
     if len(fused):
         plain = np.array([paired[i] for i in fused.tolist()])
-        true, said, guess = (t[plain] / t[fused] for t in (times, predicted, naive))
+        gains: list[Array] = [t[plain] / t[fused] for t in (times, predicted, naive)]
+        true, said, guess = gains
         ratio = float(np.median(np.abs(np.log(said / true))))
-        actual = choices(true)
+        actual: Array = choices(true)
         right = float(np.mean(choices(said) == actual))
         naive_right = float(np.mean(choices(guess) == actual))
         majority = float(max(np.mean(actual == c) for c in (-1, 0, 1)))
@@ -85,6 +93,18 @@ def _score(
         ratio_abs_log_median=ratio, choice_accuracy=right, majority_accuracy=majority,
         naive_accuracy=naive_right, naive_mdape=float(np.median(absolute_errors(naive[rows], times[rows]))),  # noqa: E501
         pays_accuracy=pays,
+    )  # fmt: skip
+
+
+def _gain_score(
+    key: tuple[str, str, str, str], of_times: Score, true: Array, said: Array, guess: Array
+) -> Score:
+    """The gain itself, unfused over fused, as the figure predicted; its mode is `gain:<mode>`."""
+    error = absolute_errors(said, true)
+    return replace(
+        of_times, mode=f"gain:{key[3]}", n=len(true), mdape=float(np.median(error)),
+        p90ape=float(np.quantile(error, 0.9)), spearman=spearman(said, true),
+        kendall=kendall(said, true), naive_mdape=float(np.median(absolute_errors(guess, true))),
     )  # fmt: skip
 
 

@@ -1,0 +1,114 @@
+"""What each mechanism of the library clock is worth: drop it, refit in folds, report the loss.
+
+`python benchmarks/clock_ablation.py FOLDER` with a KernelBench folder, as `fuseledger validate`
+takes it; prints a Markdown table of median absolute percentage errors.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from fuseledger.clock import library_features, library_fit
+from fuseledger.clock.library_features import Features, Setting
+from fuseledger.clock.library_kernel import LibraryKernel
+from fuseledger.devices import Device
+from fuseledger.validate.corpus import Measured
+from fuseledger.validate.folds import by_problem
+from fuseledger.validate.kernelbench import read_kernelbench
+
+Patch = Callable[[], None]
+
+
+def no_residency() -> None:
+    """Every byte goes to DRAM."""
+    library_features.dram_and_l2_bytes = lambda kernels, l2, *, warm: [
+        (float(k.bytes), 0.0) for k in kernels
+    ]
+
+
+def no_conv_surface() -> None:
+    """One efficiency for all convolutions."""
+
+    def flat(kernel: LibraryKernel, device: Device) -> Features:
+        return {}
+
+    library_features._COMPUTE["conv"] = flat
+
+
+def no_quantisation() -> None:
+    """GEMMs at one efficiency."""
+
+    def flat(kernel: LibraryKernel, device: Device) -> Features:
+        return {f"gemm.{kernel.pipe}": 1.0}
+
+    library_features._COMPUTE["gemm"] = flat
+
+
+def no_walks() -> None:
+    """Reductions and norms like any pass: no fill, no direction."""
+    for kind in ("reduce", "scan", "moments", "batch_norm", "layer_norm", "softmax"):
+        library_features._STREAM.pop(kind)
+
+
+def one_launch_cost() -> None:
+    """The host spends the same on every launch."""
+
+    def alike(kernels: Sequence[LibraryKernel], setting: Setting) -> list[tuple[float, Features]]:
+        fixed, each = library_features.host_parts([], setting), sum(k.launches for k in kernels)
+        group = library_features.host_group(setting.mode)
+        return [*fixed, (float(each), {f"host.launch:{group}": 1.0})]
+
+    library_fit.host_parts = alike
+
+
+ABLATIONS: dict[str, Patch | None] = {
+    "everything": None, "without L2 residency": no_residency,
+    "without the convolution surface": no_conv_surface,
+    "without GEMM quantisation and edges": no_quantisation,
+    "without walks of reductions and norms": no_walks,
+    "one host cost a launch": one_launch_cost,
+}  # fmt: skip
+
+
+def main(folder: str) -> None:
+    """Print the table."""
+    rows = [
+        replace(m, tables=())
+        for m in read_kernelbench(Path(folder)).rows
+        if m.setting.mode in ("eager", "compile-default") and m.corpus[-2:] != "L3"
+    ]
+    print(
+        "| | v0.1 eager | v0.1 compiled | v0 eager | v0 compiled |",
+        "|---|---|---|---|---|",
+        sep="\n",
+    )
+    saved = {m: dict(vars(m)) for m in (library_features, library_fit)}
+    tables = dict(library_features._COMPUTE), dict(library_features._STREAM)
+    for name, patch in ABLATIONS.items():
+        if patch is not None:
+            patch()
+        print(f"| {name} | " + " | ".join(_errors(rows)) + " |", flush=True)
+        for module, content in saved.items():
+            vars(module).update(content)
+        library_features._COMPUTE.update(tables[0])
+        library_features._STREAM.update(tables[1])
+
+
+def _errors(rows: Sequence[Measured]) -> list[str]:
+    predicted = by_problem(rows)
+    found: list[str] = []
+    for sizes in ("v0.1", "v0 "):
+        for mode in ("eager", "compile-default"):
+            of = [i for i, m in enumerate(rows) if sizes in m.corpus and m.setting.mode == mode]
+            times = np.array([rows[i].time_us for i in of])
+            found.append(f"{100 * np.median(np.abs(predicted[of] - times) / times):.1f} %")
+    return found
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

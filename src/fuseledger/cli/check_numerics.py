@@ -1,0 +1,74 @@
+"""`fuseledger check-numerics`: do the emitted kernels compute what the graph means?"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fuseledger.cli.options import SOURCE_HELP, PlanRequest, deliver, plan_options
+from fuseledger.cli.planned import plan_kernels, refuse_markdown
+
+if TYPE_CHECKING:
+    from fuseledger.triton.check import Checked
+
+SCHEMA = "fuseledger/check@1"
+
+
+@click.command("check-numerics", epilog=SOURCE_HELP)
+@plan_options
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the random inputs.")
+def command(format_: str, output: str | None, seed: int, **given: Any) -> int:
+    """Run the planned kernels in Triton's interpreter and compare with float64.
+
+    Shapes are small and of the same structure. Exits with 1 where a kernel fails; a kernel that
+    cannot be emitted or checked says why and fails nothing.
+    """
+    refuse_markdown(format_)
+    from fuseledger.cli.progress import Progress
+    from fuseledger.triton.check import check_kernels
+
+    request = PlanRequest(**given)
+    with Progress(quiet=request.quiet) as progress:
+        progress.step("planning")
+        planned = plan_kernels(request)
+        progress.step(f"checking {len(planned.kernels)} kernels")
+        pairs = [(ledger.name, ledger.kernel) for ledger in planned.kernels]
+        checked = check_kernels(planned.graph, pairs, seed=seed)
+    labels = {ledger.name: ledger.label for ledger in planned.kernels}
+    if format_ == "json":
+        rows = [{**asdict(each), "label": labels[each.name]} for each in checked]
+        text = json.dumps({"schema": SCHEMA, "seed": seed, "kernels": rows}, indent=2) + "\n"
+    else:
+        text = _text(checked, labels, output)
+    deliver(text, output)
+    return int(any(each.outcome == "fail" for each in checked))
+
+
+def _text(checked: list[Checked], labels: dict[str, str], output: str | None) -> str:
+    from fuseledger.cli.terminal import page
+    from fuseledger.report.layout import Column, Row
+
+    columns = (
+        Column("kernel"), Column("ops", wraps=True), Column("outcome"),
+        Column("error / bound", "right"),
+    )  # fmt: skip
+    rows = [
+        Row(
+            (
+                each.name, labels[each.name], each.outcome,
+                "–" if each.error is None else f"{each.error:.2g}",
+            ),
+            note=each.reason,
+        )
+        for each in checked
+    ]  # fmt: skip
+    report = page(output)
+    report.table(columns, rows)
+    tally = Counter(each.outcome for each in checked)
+    report.blank()
+    report.line(", ".join(f"{count} {outcome}" for outcome, count in tally.items()))
+    return report.text()

@@ -1,0 +1,276 @@
+"""The numbers of emitted kernels: Triton's interpreter against the graph's float64 evaluator.
+
+Every kernel runs on small shapes of its own structure (`shrink.py`), with its outputs poisoned.
+The bound on its error follows from the dtypes and from how many terms it adds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod, sqrt
+from pathlib import Path
+from typing import Any, Literal
+
+from fuseledger.errors import CannotEmit, MissingExtra
+from fuseledger.graph.evaluate import evaluate
+from fuseledger.graph.graph import Graph
+from fuseledger.graph.tensor import Tensor, is_float
+from fuseledger.ledger.kernel import Kernel
+from fuseledger.ledger.nest import analyse
+from fuseledger.triton.emit import EmitOptions, EmittedKernel, emit_kernel, module_source
+from fuseledger.triton.shrink import shrink
+
+Outcome = Literal["pass", "fail", "cannot emit", "not checked"]
+
+UNIT_ROUNDOFF: dict[str, float] = {
+    "fp64": 2.0**-53, "fp32": 2.0**-24, "fp16": 2.0**-11, "bf16": 2.0**-8,
+    "fp8_e4m3": 2.0**-4, "fp8_e5m2": 2.0**-3,
+}  # fmt: skip
+"""Half a unit in the last place, relative."""
+SMALL = EmitOptions(loop_points=16, step_bytes=16)
+TIMEOUT_S = 120.0
+SAFETY = 8.0
+"""Roundings of one value on its way through a kernel, beside those of its sums."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """What the check of one kernel found."""
+
+    name: str
+    outcome: Outcome
+    reason: str = ""
+    error: float | None = None
+    """Largest error over its bound: at most 1 where the kernel passes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Job:
+    name: str
+    folder: Path
+    graph: Graph
+    emitted: EmittedKernel
+    inputs: dict[str, Any]
+    bounds: dict[str, Any]
+    expected: dict[str, Any]
+
+
+def check_kernels(
+    graph: Graph, kernels: Sequence[tuple[str, Kernel]], *, seed: int = 0,
+    timeout_s: float = TIMEOUT_S,
+) -> list[Checked]:  # fmt: skip
+    """Check kernels of a graph, in order; a crash or a hang of the interpreter fails one kernel."""
+    _need_torch()
+    found: list[Checked | _Job] = []
+    with tempfile.TemporaryDirectory(prefix="fuseledger-check-") as place:
+        for number, (name, kernel) in enumerate(kernels):
+            try:
+                found.append(_prepare(graph, kernel, name, Path(place) / str(number), seed))
+            except CannotEmit as error:
+                found.append(Checked(name=name, outcome="cannot emit", reason=str(error)))
+            except _NotChecked as error:
+                found.append(Checked(name=name, outcome="not checked", reason=str(error)))
+        jobs = [each for each in found if isinstance(each, _Job)]
+        _interpret([job.folder for job in jobs], timeout_s)
+        return [_judge(each) if isinstance(each, _Job) else each for each in found]
+
+
+class _NotChecked(Exception):
+    """No small shapes, or no finite reference."""
+
+
+def _need_torch() -> None:
+    from importlib.util import find_spec
+
+    for package, extra in (("triton", "triton"), ("torch", "torch")):
+        if find_spec(package) is None:
+            raise MissingExtra(extra, package)
+
+
+def _prepare(graph: Graph, kernel: Kernel, name: str, folder: Path, seed: int) -> _Job:
+    import numpy as np
+
+    emit_kernel(graph, kernel)  # what cannot be emitted says so of the real kernel
+    try:
+        small, schedule = shrink(graph, kernel)
+    except CannotEmit as error:
+        raise _NotChecked(str(error)) from error
+    emitted = emit_kernel(small, schedule, options=SMALL)
+    rng = np.random.default_rng(seed)
+    external = analyse(small, schedule.ops).external
+    inputs = {t: _random(small, small.tensors[t], rng) for t in external}
+    values = evaluate(small, inputs, keep=True)
+    expected = {t: values[t] for t in emitted.outputs}
+    for tensor, array in expected.items():
+        if np.isfinite(array).mean() < 0.5:
+            raise _NotChecked(f"{tensor} is mostly not finite on random inputs")
+    bounds = {t: error_bound(small, t, values) for t in emitted.outputs}
+    folder.mkdir()
+    (folder / "kernels.py").write_text(module_source([emitted], name))
+    read = [t for _, t in emitted.parameters if t in inputs]
+    for number, tensor in enumerate(read):
+        np.save(folder / f"in{number}.npy", inputs[tensor])
+    job = {
+        "kernel": emitted.name,
+        "parameters": [tensor for _, tensor in emitted.parameters],
+        "constants": emitted.constants,
+        "blocks": emitted.blocks,
+        "inputs": [{"tensor": t, "dtype": small.tensors[t].dtype} for t in read],
+        "outputs": [
+            {"tensor": t, "dtype": small.tensors[t].dtype, "shape": list(small.tensors[t].shape)}
+            for t in emitted.outputs
+        ],
+    }
+    (folder / "job.json").write_text(json.dumps(job))
+    return _Job(
+        name=name, folder=folder, graph=small, emitted=emitted, inputs=inputs,
+        bounds=bounds, expected=expected,
+    )  # fmt: skip
+
+
+def _random(graph: Graph, tensor: Tensor, rng: Any) -> Any:
+    """Random, non-zero and exactly representable values of a tensor, in its logical shape."""
+    import numpy as np
+
+    shape = tensor.shape
+    if not is_float(tensor.dtype):
+        top = _lookup_limit(graph, tensor)
+        if tensor.dtype == "bool":
+            return rng.integers(0, 2, shape).astype(bool)
+        return rng.integers(0, top, shape).astype(np.int64)
+    small = tensor.role in ("weight", "constant") and len(tensor.axes) <= 1
+    values: Any = rng.uniform(0.5, 1.5, shape) if small else rng.standard_normal(shape)
+    return rounded(values, tensor.dtype)
+
+
+def rounded(values: Any, dtype: str) -> Any:
+    """Values as the dtype holds them, in float64."""
+    import torch
+
+    from fuseledger.triton.interpret import dtype_of
+
+    stored: Any = torch.from_numpy(values).to(dtype_of(torch, dtype))
+    return stored.to(torch.float64).numpy()
+
+
+def _lookup_limit(graph: Graph, tensor: Tensor) -> int:
+    """Values that stay inside whatever the tensor is looked up in."""
+    limit = 100
+    for op in graph.ops:
+        for access in op.reads:
+            for index, axis in zip(access.index, graph.tensors[access.tensor].axes, strict=True):
+                if index.lookup is not None and op.reads[index.lookup].tensor == tensor.name:
+                    limit = min(limit, axis.size)
+    return limit
+
+
+def random_input(graph: Graph, name: str, *, seed: int) -> Any:
+    """Random values of an external tensor, as its dtype holds them, in its logical shape."""
+    import numpy as np
+
+    return _random(graph, graph.tensors[name], np.random.default_rng(seed))
+
+
+def to_torch(graph: Graph, name: str, values: Any) -> Any:
+    """Values as a torch tensor of the tensor's dtype."""
+    import torch
+
+    from fuseledger.triton.interpret import dtype_of
+
+    return torch.from_numpy(values).to(dtype_of(torch, graph.tensors[name].dtype))
+
+
+def error_bound(graph: Graph, name: str, values: dict[str, Any]) -> Any:
+    """What an output may be off by, element by element.
+
+    A stored value is rounded once to its dtype. Before that every sum of L terms of size s
+    rounds in fp32 to about u·s·√L, and operands of a matrix product made in the kernel are
+    rounded to their own dtype.
+    """
+    import numpy as np
+
+    tensor = graph.tensors[name]
+    reference = np.nan_to_num(np.abs(values[tensor.name]), posinf=0.0)
+    stored = UNIT_ROUNDOFF.get(tensor.dtype, 0.0)
+    scale, length, operand = 1.0, 1, UNIT_ROUNDOFF["fp32"]
+    for op in graph.ops:
+        sizes = [_largest(values[a.tensor]) for a in (*op.reads, *op.writes)]
+        scale = max(scale, *sizes)
+        if op.reduces:
+            terms = prod(op.sizes[name] for name in op.reduces)
+            length = max(length, terms)
+        if op.is_contraction:
+            for access in op.reads:
+                if not graph.tensors[access.tensor].is_external:
+                    dtype = graph.tensors[access.tensor].dtype
+                    operand = max(operand, UNIT_ROUNDOFF.get(dtype, 0.0))
+            both = prod(_largest(values[a.tensor]) for a in op.reads)
+            scale = max(scale, both * sqrt(length))
+    absolute = scale * (
+        SAFETY * UNIT_ROUNDOFF["fp32"] * sqrt(length)
+        + (operand if operand > UNIT_ROUNDOFF["fp32"] else 0.0)
+    )
+    return 2.0 * stored * reference + absolute
+
+
+def _largest(array: Any) -> float:
+    import numpy as np
+
+    finite = np.abs(array[np.isfinite(array)]) if array.size else np.zeros(1)
+    return float(finite.max()) if finite.size else 0.0
+
+
+def _interpret(folders: list[Path], timeout_s: float) -> None:
+    """Run the folders in one process; after a crash or a hang, the rest in another."""
+    pending = folders
+    while pending:
+        limit = timeout_s * (1 + len(pending) / 4)
+        environment = {**os.environ, "TRITON_INTERPRET": "1"}
+        command = [sys.executable, "-m", "fuseledger.triton.interpret", *map(str, pending)]
+        try:
+            done = subprocess.run(
+                command, env=environment, capture_output=True, text=True, timeout=limit, check=False
+            )
+            word = f"the interpreter ended with code {done.returncode}"
+        except subprocess.TimeoutExpired:
+            word = f"no result after {limit:.0f} s"
+        left = [each for each in pending if not _is_done(each)]
+        if left:
+            (left[0] / "error.txt").write_text(word)
+        pending = left[1:]
+
+
+def _is_done(folder: Path) -> bool:
+    return (folder / "out0.npy").exists() or (folder / "error.txt").exists()
+
+
+def _judge(job: _Job) -> Checked:
+    import numpy as np
+
+    if (job.folder / "error.txt").exists():
+        reason = (job.folder / "error.txt").read_text()
+        return Checked(name=job.name, outcome="fail", reason=reason)
+    worst = 0.0
+    for number, tensor in enumerate(job.emitted.outputs):
+        found = np.load(job.folder / f"out{number}.npy").reshape(job.expected[tensor].shape)
+        expected, bound = job.expected[tensor], job.bounds[tensor]
+        with np.errstate(invalid="ignore"):
+            same = (found == expected) | (np.isnan(found) & np.isnan(expected))
+            off = np.where(same, 0.0, np.abs(found - expected) / bound)
+        off = np.where(np.isnan(off), np.inf, off)
+        worst = max(worst, float(off.max()) if off.size else 0.0)
+        if worst > 1:
+            at = np.unravel_index(int(off.argmax()), off.shape)
+            where = ", ".join(str(int(i)) for i in at)
+            reason = (
+                f"{tensor}[{where}] is {found[at]:.6g}, expected {expected[at]:.6g} "
+                f"± {np.broadcast_to(bound, off.shape)[at]:.2g}"
+            )
+            return Checked(name=job.name, outcome="fail", reason=reason, error=worst)
+    return Checked(name=job.name, outcome="pass", error=worst)

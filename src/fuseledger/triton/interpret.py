@@ -1,0 +1,79 @@
+"""Runs emitted kernels in Triton's interpreter, in a process of its own.
+
+`python -m fuseledger.triton.interpret FOLDER…`: every folder holds `kernels.py`, `job.json` and
+one `.npy` for each input; results and the error, if any, are written beside them.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+TORCH_DTYPES: dict[str, str] = {
+    "fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16",
+    "fp8_e4m3": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2", "int64": "int64", "int32": "int32",
+    "int16": "int16", "int8": "int8", "uint8": "uint8", "uint16": "uint16", "uint32": "uint32",
+    "uint64": "uint64", "bool": "bool",
+}  # fmt: skip
+POISON: dict[str, float] = {"fp8_e4m3": float("nan"), "bool": 0}
+"""What outputs hold before the kernel runs; NaN where the dtype has it, else -7 (or its kin)."""
+
+
+def run_folder(folder: Path) -> None:
+    """Run one kernel; its outputs go to `.npy` files, an error to `error.txt`."""
+    import numpy as np
+    import torch
+
+    job = json.loads((folder / "job.json").read_text())
+    tensors: dict[str, Any] = {}
+    for number, item in enumerate(job["inputs"]):
+        array: Any = np.load(folder / f"in{number}.npy")
+        tensors[item["tensor"]] = torch.from_numpy(array).to(dtype_of(torch, item["dtype"]))
+    for item in job["outputs"]:
+        dtype = dtype_of(torch, item["dtype"])
+        empty: Any = torch.empty(item["shape"], dtype=dtype)
+        poison = POISON.get(item["dtype"], float("nan") if dtype.is_floating_point else 7)
+        tensors[item["tensor"]] = empty.fill_(poison)
+    module = load_module(folder / "kernels.py")
+    kernel = getattr(module, job["kernel"])
+    arguments = [tensors[name] for name in job["parameters"]]
+    kernel[(job["blocks"],)](*arguments, **job["constants"])
+    for number, item in enumerate(job["outputs"]):
+        result: Any = tensors[item["tensor"]]
+        np.save(folder / f"out{number}.npy", result.to(torch.float64).numpy())
+
+
+def dtype_of(torch: Any, dtype: str) -> Any:
+    """The torch dtype of ours."""
+    return getattr(torch, TORCH_DTYPES[dtype])
+
+
+def load_module(path: Path) -> Any:
+    """The Python module of a file."""
+    spec = importlib.util.spec_from_file_location(f"emitted_{path.parent.name}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def main(folders: list[str]) -> None:
+    """Run every folder's kernel."""
+    os.environ["TRITON_INTERPRET"] = "1"
+    for folder in folders:
+        try:
+            run_folder(Path(folder))
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}".splitlines()
+            cause = error.__cause__ or error.__context__
+            last = f" ({type(cause).__name__}: {cause})" if cause else ""
+            (Path(folder) / "error.txt").write_text((text[0] if text else "error") + last)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

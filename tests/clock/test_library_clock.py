@@ -1,0 +1,133 @@
+"""The library clock: what L2 keeps, what a fit recovers, what a prediction carries."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from fuseledger.clock.library import ClassError, Fit, error_of, library_time, load_fit
+from fuseledger.clock.library_features import Setting, over
+from fuseledger.clock.library_fit import PRIORS, Row, design_of, fit, predict, prior_of
+from fuseledger.clock.library_kernel import LibraryKernel, Stream
+from fuseledger.clock.residency import dram_and_l2_bytes, resident_shares
+from fuseledger.devices import load
+from fuseledger.errors import InputError
+
+MB = 1_000_000
+
+
+def _pass(source: str, target: str, size: int, op: str = "") -> LibraryKernel:
+    return LibraryKernel(
+        name="elementwise", op=op or target, kind="pointwise", reads=(Stream(source, size),),
+        writes=(Stream(target, size),), flops=size / 4,
+    )  # fmt: skip
+
+
+def _setting(**given: object) -> Setting:
+    return Setting(**{"device": load("h100-sxm"), "warm_l2": False, "hidden_host_us": 1e6, **given})  # type: ignore[arg-type]
+
+
+def test_a_just_written_tensor_is_read_from_l2() -> None:
+    """The second pass over a tensor of a tenth of L2 reads nothing from DRAM."""
+    chain = [_pass("x", "y", 5 * MB), _pass("y", "z", 5 * MB)]
+    first, second = dram_and_l2_bytes(chain, 50 * MB, warm=False)
+    assert first == (10 * MB, 0)
+    assert second == (5 * MB, 5 * MB)
+
+
+def test_a_tensor_larger_than_l2_goes_to_dram_each_time() -> None:
+    """Two passes over 200 MB move all 800 MB through DRAM with an L2 of 50 MB."""
+    chain = [_pass("x", "y", 200 * MB), _pass("y", "z", 200 * MB)]
+    assert sum(dram for dram, _ in dram_and_l2_bytes(chain, 50 * MB, warm=True)) == 800 * MB
+
+
+def test_the_resident_share_falls_from_half_to_a_little_above_capacity() -> None:
+    """All of it below half of L2, none beyond 1.1 of it, half midway."""
+    shares = [resident_shares(f * 100, 100) for f in (0.5, 0.8, 1.1)]
+    assert shares == pytest.approx([1.0, 0.5, 0.0])
+
+
+def test_the_gradient_is_that_of_the_prediction() -> None:
+    """Each analytic derivative of log time agrees with a central difference."""
+    gemm = LibraryKernel(
+        name="gemm", op="mm", kind="gemm", reads=(Stream("a", MB),), writes=(Stream("c", MB),),
+        flops=1e9, pipe="fp32",
+        shape={"m": 300, "n": 200, "k": 100, "batch": 1, "transposed": 0},
+    )  # fmt: skip
+    rows = [Row("p", _setting(hidden_host_us=0.0), [gemm, _pass("c", "d", MB)])]
+    design = design_of(rows)
+    theta = np.array([prior_of(name, PRIORS).mean + 0.1 for name in design.names])
+    gradient = predict(design, theta, gradient=True).gradient
+    assert gradient is not None
+    for i in range(len(theta)):
+        step = np.zeros(len(theta))
+        step[i] = 1e-5
+        up, down = (np.log(predict(design, theta + s).total_us[0]) for s in (step, -step))
+        assert gradient[0, i] == pytest.approx((up - down) / 2e-5, abs=1e-6)
+
+
+def test_a_fit_finds_the_efficiency_that_made_the_times() -> None:
+    """Passes timed at 1.5 times the prior's time are predicted again within 2 %."""
+    rows = [
+        Row(f"p{i}", _setting(), [_pass(f"x{i}", f"y{i}", size * MB)])
+        for i, size in enumerate((300, 500, 900, 1500, 2500))
+    ]
+    design = design_of(rows)
+    prior = np.array([prior_of(name, PRIORS).mean for name in design.names])
+    measured = 1.5 * predict(design, prior).total_us
+    theta = fit(design, measured, PRIORS)
+    assert predict(design, theta).total_us == pytest.approx(measured, rel=0.02)
+
+
+def test_a_slow_host_hides_the_gpu() -> None:
+    """Ten passes over 4 kB take what the host takes to launch them."""
+    tiny = [_pass(f"t{i}", f"t{i + 1}", 4096) for i in range(10)]
+    made = library_time(tiny, _setting(hidden_host_us=0.0, host_floor_us=60.0, warm_l2=True))
+    assert made.bound == "host"
+    assert made.total_us == pytest.approx(made.host_us, rel=0.1)
+
+
+def test_a_prediction_carries_the_error_of_its_class() -> None:
+    """The bar's ends are the time divided and multiplied by the class's 90 % error."""
+    fitted = Fit(
+        fitted_on="nothing", problems=(), coefficients={},
+        errors={"pass:eager": ClassError(9, 0.1, math.log(2))},
+    )  # fmt: skip
+    made = library_time([_pass("x", "y", 100 * MB)], _setting(), fitted)
+    assert made.low_us == pytest.approx(made.total_us / 2)
+    assert made.high_us == pytest.approx(made.total_us * 2)
+
+
+def test_an_unmeasured_class_takes_the_error_of_all() -> None:
+    """`error_of` falls back from class and mode to the mode, then to all."""
+    errors = {"all": ClassError(5, 0.2, 0.6), "all:eager": ClassError(3, 0.1, 0.4)}
+    assert error_of(errors, "scan", "eager").p90 == 0.4
+    assert error_of(errors, "scan", "compile-default").p90 == 0.6
+
+
+def test_the_shipped_fit_says_what_it_was_fitted_on() -> None:
+    """It names its devices and problems, and every class's error has rows behind it."""
+    shipped = load_fit()
+    assert "h100-sxm" in shipped.fitted_on
+    assert len(shipped.problems) == 125
+    assert all(error.n >= 5 for error in shipped.errors.values())
+
+
+def test_a_large_copy_takes_the_stream_time() -> None:
+    """With the shipped fit 8 GB of pointwise traffic on an H100 SXM runs at 2.3 to 3.35 TB/s."""
+    made = library_time([_pass("x", "y", 4000 * MB)], _setting())
+    assert 8e9 / 3.35e6 < made.total_us < 8e9 / 2.3e6
+
+
+def test_a_missing_fit_is_one_clear_line() -> None:
+    """The message names the file."""
+    with pytest.raises(InputError, match=r"nowhere\.json: cannot be read"):
+        load_fit("nowhere.json")
+
+
+def test_over_is_zero_from_the_top_up() -> None:
+    """`over(top, value)` is log(top/value) below the top, else nothing."""
+    assert over(8, 2) == pytest.approx(math.log(4))
+    assert over(8, 8) == over(8, 99) == 0

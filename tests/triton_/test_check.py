@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from planned import ATTENTION, CHAIN, CONV, LAYER_NORM, RMS_NORM_GEMM, SOFTMAX, planned
+
+from fuseledger.triton import check, emit
+from fuseledger.triton.check import Checked, check_kernels
+from fuseledger.triton.shrink import shrink
+
+pytestmark = pytest.mark.torch
+
+
+def _checked(source: str, dtype: str = "fp16") -> list[Checked]:
+    plan = planned(source, dtype=dtype)
+    return check_kernels(plan.graph, [(k.name, k.kernel) for k in plan.kernels])
+
+
+@pytest.mark.parametrize(
+    "source", [CHAIN, SOFTMAX, LAYER_NORM, RMS_NORM_GEMM, ATTENTION, CONV], ids=lambda s: s[:12]
+)
+def test_planned_kernels_compute_what_the_graph_means(source: str) -> None:
+    """Interpreted on small shapes, every kernel is within its rounding bound of float64."""
+    assert [each.outcome for each in _checked(source)] == ["pass"] * len(_planned_count(source))
+
+
+def _planned_count(source: str) -> range:
+    return range(len(planned(source).kernels))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "x[64,100] * y[100] + z[64,1] | tanh",
+        "max(x[300,70], axis=0)",
+        "argmax(x[40,300])",
+        "prod(x[40,12])",
+        "logsumexp(x[40,3000])",
+        "std(x[33,700], axis=0)",
+        "max_pool(x[4,8,30,30], 3, stride=2, padding=1)",
+        "conv(x[4,32,20,20],w[32,1,3,3],padding=1,groups=32) | silu",
+        "conv_transpose(x[4,16,9,9],w[16,24,3,3],stride=2,padding=1,output_padding=1)",
+        "rope(x[2,4,64,32])",
+        "gelu(x[512,256] @ w[256,128]) @ v[128,64]",
+    ],
+)
+def test_more_structures_compute_what_they_mean(source: str) -> None:
+    """Broadcasts, columns, positions, windows, phases, halves, chained products: all agree."""
+    found = _checked(source, "fp32")
+    assert {each.outcome for each in found} == {"pass"}, found
+
+
+def test_a_wrong_kernel_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check notices a bias that is left out."""
+    honest = emit.module_source
+
+    def broken(kernels: list[emit.EmittedKernel], summary: str) -> str:
+        return honest(kernels, summary).replace("gemm_acc + bias_n", "gemm_acc + 0.0 * bias_n")
+
+    monkeypatch.setattr(check, "module_source", broken)
+    (found,) = _checked(CHAIN)
+    assert found.outcome == "fail"
+    assert found.error is not None
+    assert found.error > 1
+
+
+def test_an_element_that_is_never_written_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outputs are NaN before the kernel runs, so that a store too few shows."""
+    honest = emit.module_source
+
+    def broken(kernels: list[emit.EmittedKernel], summary: str) -> str:
+        return honest(kernels, summary).replace("(m[:, None] < M)", "(m[:, None] < M - 1)")
+
+    monkeypatch.setattr(check, "module_source", broken)
+    (found,) = _checked(CHAIN)
+    assert found.outcome == "fail"
+    assert "is nan" in found.reason
+
+
+def test_a_crash_fails_one_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel that raises is one failed row, and the next kernel is still checked."""
+    honest = emit.module_source
+
+    def broken(kernels: list[emit.EmittedKernel], summary: str) -> str:
+        text = honest(kernels, summary)
+        return text.replace("tl.store(rms", "tl.no_such_thing(rms")
+
+    monkeypatch.setattr(check, "module_source", broken)
+    assert [each.outcome for each in _checked(RMS_NORM_GEMM)] == ["fail", "pass"]
+
+
+def test_small_shapes_keep_windows() -> None:
+    """A shrunk convolution keeps its taps and padding, and its input follows from its output."""
+    plan = planned(CONV)
+    small, _ = shrink(plan.graph, plan.kernels[0].kernel)
+    sizes = small.ops[0].sizes
+    assert (sizes["r"], sizes["s"]) == (3, 3)
+    shape = small.tensors["x"].shape
+    assert shape[2:] == (sizes["y"], sizes["x"])  # padding 1 around a kernel of 3
+    assert max(shape) < 56
+
+
+def test_level_2_sample(corpus: Path) -> None:
+    """Kernels of a few real chains emit and agree."""
+    from fuseledger.devices import load as load_device
+    from fuseledger.frontends import aten_json
+    from fuseledger.planner.plan import PlanOptions, make_plan
+
+    for name in ("009_*", "033_*"):
+        (path,) = corpus.glob(f"kernelbench/v0/level2/{name}")
+        plan = make_plan(aten_json.load(path), load_device("h100-sxm"), PlanOptions(tf32=True))
+        found = check_kernels(plan.graph, [(k.name, k.kernel) for k in plan.kernels])
+        assert {each.outcome for each in found} == {"pass"}, found

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from planned import ATTENTION, CHAIN, CONV, LAYER_NORM, RMS_NORM_GEMM, SOFTMAX, planned
+
+from fuseledger.errors import CannotEmit
+from fuseledger.ledger.kernel import AxisSchedule, Kernel, Schedule
+from fuseledger.triton.emit import emit_kernel, module_source
+from fuseledger.triton.package import emit_plan, package_files
+
+
+@pytest.mark.parametrize("source", [CHAIN, SOFTMAX, ATTENTION, RMS_NORM_GEMM, CONV])
+def test_emitted_code_reads_as_recorded(source: str, snapshot: Any) -> None:
+    """The code of a plan is what a reader approved."""
+    plan = planned(source)
+    kernels = [emit_kernel(plan.graph, ledger.kernel) for ledger in plan.kernels]
+    assert module_source(kernels, source) == snapshot
+
+
+def test_even_sizes_need_no_masks() -> None:
+    """Tiles that divide 4,096 load and store without a mask."""
+    plan = planned(CHAIN)
+    source = emit_kernel(plan.graph, plan.kernels[0].kernel).source
+    assert "mask" not in source
+
+
+def test_odd_sizes_are_masked() -> None:
+    """A side of 100 under tiles that do not divide it has a mask on its loads and its store."""
+    plan = planned("gemm(100,4096,4096)")
+    (ledger,) = plan.kernels
+    tiles = dict(ledger.kernel.schedule.axes)
+    tiles["m"] = AxisSchedule("grid", 16)
+    tiles.update(k=AxisSchedule("loop", 64))
+    schedule = Schedule(axes=tuple(tiles.items()))
+    source = emit_kernel(plan.graph, Kernel(ops=ledger.kernel.ops, schedule=schedule)).source
+    assert source.count("m[:, None] < M") == 2
+
+
+def test_an_owned_row_is_loaded_once() -> None:
+    """A softmax whose rows are held whole reads its input in one place."""
+    plan = planned(SOFTMAX)
+    assert emit_kernel(plan.graph, plan.kernels[0].kernel).source.count("tl.load(") == 1
+
+
+def test_an_online_attention_walks_once() -> None:
+    """Online softmax needs one loop over the keys, which loads k and v once each."""
+    plan = planned(ATTENTION)
+    source = emit_kernel(plan.graph, plan.kernels[0].kernel).source
+    assert source.count("for ") == 1
+    assert source.count("tl.load(") == 3
+
+
+def test_the_grid_is_the_ledgers() -> None:
+    """The blocks that the launcher starts are those of the parallelism account."""
+    for source in (CHAIN, SOFTMAX, LAYER_NORM, ATTENTION):
+        plan = planned(source)
+        for ledger in plan.kernels:
+            blocks = emit_kernel(plan.graph, ledger.kernel).blocks
+            assert blocks == ledger.accounts["parallelism"].value
+
+
+def test_a_scan_cannot_be_emitted() -> None:
+    """A running sum has no code yet, and says so."""
+    plan = planned("cumsum(x[64,128])")
+    with pytest.raises(CannotEmit, match="is a scan"):
+        emit_kernel(plan.graph, plan.kernels[0].kernel)
+
+
+def test_a_missing_kernel_is_named_in_the_package() -> None:
+    """The launcher of a plan with a kernel that has no code lists it and refuses to run."""
+    plan = planned("cumsum(x[64,128])")
+    emissions = emit_plan(plan.graph, plan.kernels)
+    files = package_files(
+        plan.graph, emissions, source="cumsum(x[64,128])", dtype="fp16", dims={}, ledger_json="{}"
+    )
+    scope: dict[str, Any] = {}
+    text = files["launcher.py"].replace("import torch\n", "")
+    exec(compile(text, "launcher.py", "exec"), scope)
+    assert len(scope["MISSING"]) == 1
+    with pytest.raises(NotImplementedError, match="scan"):
+        scope["run"]({})

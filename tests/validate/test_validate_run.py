@@ -1,0 +1,157 @@
+"""A validation from files to figures."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fuseledger.cli.main import run
+from fuseledger.validate.corpus import CorpusError
+from fuseledger.validate.folds import fold_of
+from fuseledger.validate.kernelbench import read_kernelbench
+from fuseledger.validate.run import read_corpus, validate
+
+ROW_KEYS = {
+    "corpus", "device", "class", "mode", "n", "mdape", "p90ape", "spearman", "kendall",
+    "ratio_abs_log_median", "choice_accuracy", "majority_accuracy", "naive_accuracy",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def part(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of the corpus's shape: the large sizes of levels 1 and 2, eager and compiled."""
+    folder = tmp_path_factory.mktemp("kernelbench")
+    source = corpus / "kernelbench"
+    for level in ("level1", "level2"):
+        shutil.copytree(source / "v0.1" / level, folder / "v0.1" / level)
+    with (source / "times.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    kept = [
+        row
+        for row in rows
+        if row["sizes"] == "v0.1" and row["level"] in "12"
+        and row["mode"] in ("eager", "compile-default")
+    ]  # fmt: skip
+    kept.append({**kept[0], "gpu": "NVIDIA Unknown 9000"})
+    kept.append({**kept[0], "problem_id": "98"})
+    with (folder / "times.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
+        writer.writeheader()
+        writer.writerows(kept)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def report(part: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The JSON of `fuseledger validate`."""
+    out = tmp_path_factory.mktemp("out") / "report.json"
+    assert run(["validate", str(part), "--format", "json", "-o", str(out)]) == 0
+    return json.loads(out.read_text())
+
+
+def _row(report: dict[str, Any], **wanted: str) -> dict[str, Any]:
+    (row,) = [r for r in report["rows"] if all(r[k] == v for k, v in wanted.items())]
+    return row
+
+
+def test_the_json_follows_its_schema(report: dict[str, Any]) -> None:
+    """Every row has the documented fields."""
+    assert report["schema"] == "fuseledger/validate@1"
+    assert all(row.keys() >= ROW_KEYS for row in report["rows"])
+
+
+def test_large_eager_problems_are_within_their_target(report: dict[str, Any]) -> None:
+    """Out of fold, half of levels 1 and 2 lie within 12 %, each H100, from 250 problems' times."""
+    for device in ("h100-sxm", "h100-pcie"):
+        corpus, mode = "kernelbench v0.1 L1+L2", "eager"
+        row = _row(report, corpus=corpus, device=device, mode=mode, **{"class": "all"})
+        assert row["n"] == 100
+        assert row["mdape"] < 0.12
+
+
+def test_convolution_problems_are_ranked(report: dict[str, Any]) -> None:
+    """Rank correlation over the convolution problems of level 2 is at least 0.9."""
+    for device in ("h100-sxm", "h100-pcie"):
+        corpus, mode = "kernelbench v0.1 L2", "eager"
+        row = _row(report, corpus=corpus, device=device, mode=mode, **{"class": "conv"})
+        assert row["spearman"] >= 0.9
+
+
+def test_what_cannot_be_priced_is_counted_and_named(report: dict[str, Any]) -> None:
+    """A device outside the catalog and a problem without a graph are one row each."""
+    skipped = {entry["reason"]: entry["n"] for entry in report["skipped"]}
+    assert skipped["device NVIDIA Unknown 9000 is not in the catalog"] == 1
+    assert skipped["no graph of v0.1 level 1 problem 98"] == 1
+
+
+def test_the_ten_worst_come_with_their_accounts(report: dict[str, Any]) -> None:
+    """Each names the kernels that its time was thought to be made of."""
+    assert len(report["worst"]) == 10
+    assert all(entry["accounts"] for entry in report["worst"])
+
+
+def test_every_device_is_left_out_once(report: dict[str, Any]) -> None:
+    """Both devices of the folder have a row from a fit on the other."""
+    devices = {row["device"] for row in report["leave_one_device_out"]}
+    assert devices == {"h100-sxm", "h100-pcie", "all"}
+
+
+def test_rows_of_a_problem_share_a_fold(part: Path) -> None:
+    """On every device and in every mode: none is fitted while another is checked."""
+    folds: dict[str, set[int]] = {}
+    for row in read_kernelbench(part).rows:
+        folds.setdefault(row.problem, set()).add(fold_of(row.problem))
+    assert all(len(found) == 1 for found in folds.values())
+
+
+def test_repeated_runs_are_one_row(part: Path) -> None:
+    """A problem has one row per host, software and mode."""
+    rows = read_kernelbench(part).rows
+    keys = [(r.run, r.setting.mode) for r in rows]
+    assert len(keys) == len(set(keys))
+
+
+def test_a_plain_csv_is_priced_by_the_plan(tmp_path: Path) -> None:
+    """Each SOURCE is planned; a device that nobody knows is counted."""
+    table = tmp_path / "mine.csv"
+    table.write_text(
+        "source,device,time_us,mode\n"
+        '"relu(x[4096,4096])",h100-sxm,25,fused\n'
+        '"relu(x[4096,4096])",nothing,25,fused\n'
+    )
+    result = validate(table)
+    assert result.skipped == {"device nothing is not in the catalog": 1}
+    assert [row.n for row in result.rows if row.class_ == "all" and row.device == "all"] == [1]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("a,b\n1,2\n", "has no column source"),
+        ("source,device,time_us\nrelu(x[8,8]),h100-sxm,fast\n", "time_us 'fast' is no time"),
+    ],
+)
+def test_a_wrong_csv_is_one_clear_line(tmp_path: Path, content: str, message: str) -> None:
+    """The message names the file, the line and the field."""
+    table = tmp_path / "wrong.csv"
+    table.write_text(content)
+    with pytest.raises(CorpusError, match=message):
+        read_corpus(table)
+
+
+def test_a_folder_without_times_is_refused(tmp_path: Path) -> None:
+    """It says what is missing."""
+    with pytest.raises(CorpusError, match=r"holds no times\.csv"):
+        read_corpus(tmp_path)
+
+
+def test_decisions_are_read_with_their_formulas(corpus: Path) -> None:
+    """Two options a record; comparisons of implementations are left out and counted."""
+    found = read_corpus(corpus / "decisions" / "dev.jsonl")
+    assert len(found.rows) % 2 == 0
+    assert found.skipped["compares two implementations, no fusion"] == 30
