@@ -87,7 +87,9 @@ def test_a_group_norm_is_moments_folding_and_a_pass() -> None:
     node = AtenNode(
         name="y", op="aten.native_group_norm.default",
         args={"input": Ref("x"), "N": 8, "C": 16, "HxW": 1024, "group": 4, "eps": 1e-5},
-        outputs=(Value("y", X.shape, "fp32"), Value("m", (8, 4), "fp32"), Value("r", (8, 4), "fp32")),
+        outputs=(
+            Value("y", X.shape, "fp32"), Value("m", (8, 4), "fp32"), Value("r", (8, 4), "fp32"),
+        ),
     )  # fmt: skip
     kernels = eager_kernels(_graph(node))
     assert [k.kind for k in kernels] == ["moments", "pointwise", "pointwise"]

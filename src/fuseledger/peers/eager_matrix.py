@@ -35,7 +35,8 @@ def _mm(call: Call) -> None:
     a, b = list(call.tensors.values())[:2]
     if len(a.shape) < 2 or len(b.shape) < 2:  # mv, dot
         call.launch("gemv", "reduce", [a, b], [call.out], flops=2.0 * a.elements,
-                    rows=float(call.out.elements), length=a.elements / max(call.out.elements, 1), inner=1.0,
+                    rows=float(call.out.elements),
+                    length=a.elements / max(call.out.elements, 1), inner=1.0,
                     index=0.0)  # fmt: skip
         return
     _gemm(call, a, b, [], "cublasGemm")

@@ -14,14 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-LEFT_OUT = (
-    "the pattern for e8m0 scales (MX formats), which is registered for CUDA examples alone",
-    "shape padding of GEMMs (pad_mm), which times both forms on the GPU",
-    "max-autotune templates, whose choice among themselves is timed on the GPU",
-)
-"""Parts of TorchInductor's pipeline that need a GPU and are switched off."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class DeviceProperties:
     """What `torch.cuda.get_device_properties` gives, by its names."""

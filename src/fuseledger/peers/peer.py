@@ -10,7 +10,7 @@ PeerStatus = Literal["planned", "failed", "timeout", "unavailable"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerKernel:
-    """One launch of a peer's plan."""
+    """One kernel of a peer's plan."""
 
     name: str
     kind: str
@@ -23,6 +23,8 @@ class PeerKernel:
     """Buffer → bytes read, each buffer once."""
     writes: dict[str, int] = field(default_factory=dict[str, int])
     """Buffer → bytes written, each buffer once."""
+    launches: int = 1
+    """Launches, where a library runs one step as several equal small kernels."""
     source: str | None = None
     """Generated Triton source."""
 
@@ -49,7 +51,7 @@ class PeerPlan:
     @property
     def launches(self) -> int:
         """Kernels launched."""
-        return len(self.kernels)
+        return sum(kernel.launches for kernel in self.kernels)
 
     @property
     def bytes(self) -> int:

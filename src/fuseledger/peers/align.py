@@ -1,0 +1,57 @@
+"""Which of our ops a peer's kernel computes.
+
+A compiler says of a kernel which nodes of the source it was made from, and says so of every kernel
+that a node reaches: a convolution with its bias is named by the library call and by the kernel that
+adds the bias. The rules below give each op to one kernel.
+"""
+
+from __future__ import annotations
+
+from fuseledger.graph.op import Op
+from fuseledger.peers.peer import PeerKernel
+from fuseledger.peers.program import Program
+
+LIBRARY_KINDS = frozenset({"extern", "template", "gemm", "conv", "attention"})
+"""Kinds of kernels that multiply matrices."""
+
+
+def ops_by_kernel(program: Program, kernels: tuple[PeerKernel, ...]) -> list[tuple[int, ...]]:
+    """For each kernel the positions of the ops it computes, ascending; each op has one kernel.
+
+    - A contraction belongs to the first library call that names its node.
+    - A first other op of the same node belongs to the first generated kernel behind it that names
+      the node, or to the call itself where there is none.
+    - A later op (a norm's `apply`) belongs to that kernel where it writes enough for its result,
+      else to the first later one that does, else to the next one that names the node.
+    """
+    named: dict[str, list[int]] = {}
+    for position, kernel in enumerate(kernels):
+        for origin in kernel.origins:
+            named.setdefault(origin, []).append(position)
+    found: list[list[int]] = [[] for _ in kernels]
+    at: dict[str, int] = {}
+    for i, op in enumerate(program.graph.ops):
+        node = program.made_by.get(op.name)
+        places = named.get(node, []) if node is not None else []
+        if node is None or not places:
+            continue
+        at[node] = _place(program, op, places, kernels, at.get(node))
+        found[at[node]].append(i)
+    return [tuple(group) for group in found]
+
+
+def _place(
+    program: Program, op: Op, places: list[int], kernels: tuple[PeerKernel, ...], before: int | None
+) -> int:
+    libraries = [p for p in places if kernels[p].kind in LIBRARY_KINDS]
+    if op.is_contraction or op.is_opaque:
+        return libraries[0] if libraries else places[0]
+    if before is None or kernels[before].kind in LIBRARY_KINDS:
+        later = [p for p in places if p not in libraries and (before is None or p > before)]
+        return later[0] if later else places[0] if before is None else before
+    needed = sum(program.graph.tensors[write.tensor].bytes for write in op.writes)
+    onward = [p for p in places if p >= before]
+    for place in onward:
+        if sum(kernels[place].writes.values()) >= needed:
+            return place
+    return onward[1] if len(onward) > 1 else before

@@ -1,0 +1,83 @@
+"""A peer's kernels in our ledger: the ops of each, and its time by our clock."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from fuseledger.ledger.account import format_bytes
+from fuseledger.peers.align import ops_by_kernel
+from fuseledger.peers.peer import PeerKernel, PeerPlan
+from fuseledger.peers.program import Program
+from fuseledger.planner.plan import Planned
+
+NOTICEABLE = 0.01
+"""Share of a kernel's bytes below which a difference in counting is not mentioned."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PricedKernel:
+    """A kernel of a peer, priced."""
+
+    kernel: PeerKernel
+    ops: tuple[int, ...]
+    """Positions of our ops that it computes; empty for a copy or an update of state."""
+    time_us: float
+    provenance: str
+    """How the time was come by."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PricedPlan:
+    """A peer's plan, priced; no kernels where the peer gave none."""
+
+    plan: PeerPlan
+    kernels: tuple[PricedKernel, ...]
+
+    @property
+    def time_us(self) -> float:
+        """Sum over its kernels."""
+        return sum(kernel.time_us for kernel in self.kernels)
+
+    @property
+    def home(self) -> dict[int, int]:
+        """Op → position of the kernel that computes it."""
+        return {op: at for at, kernel in enumerate(self.kernels) for op in kernel.ops}
+
+
+def price(program: Program, plan: PeerPlan, ours: Planned) -> PricedPlan:
+    """The plan with each kernel's ops and time.
+
+    Time of a kernel whose ops are known and may share a kernel in our model: theirs by our clock,
+    and bytes that the peer moves beyond the clock's at stream bandwidth. Of any other: all its
+    bytes at stream bandwidth, and its launches.
+    """
+    groups = ops_by_kernel(program, plan.kernels)
+    return PricedPlan(
+        plan=plan,
+        kernels=tuple(
+            _price(kernel, group, ours) for kernel, group in zip(plan.kernels, groups, strict=True)
+        ),
+    )
+
+
+def _price(kernel: PeerKernel, group: tuple[int, ...], ours: Planned) -> PricedKernel:
+    device = ours.device
+    stream_us = 1e-3 / device.require("stream_gbs")
+    launch_us = device.launch_us(ours.options.launch) * kernel.launches
+    if group:
+        choice = ours.search.choose(group)
+        vetoed = any(account in ("legality", "capacity") for account, _ in choice.vetoes)
+        if math.isfinite(choice.time_us) and not (vetoed and len(group) > 1):
+            beyond = max(0, kernel.bytes - choice.bytes)
+            words = "our clock on its ops"
+            if beyond > NOTICEABLE * max(1, choice.bytes):
+                words += f", and {format_bytes(beyond)} more at stream bandwidth"
+            return PricedKernel(
+                kernel=kernel, ops=group, time_us=choice.time_us + beyond * stream_us,
+                provenance=words,
+            )  # fmt: skip
+    return PricedKernel(
+        kernel=kernel, ops=group, time_us=kernel.bytes * stream_us + launch_us,
+        provenance="its bytes at stream bandwidth and its launch",
+    )  # fmt: skip

@@ -1,0 +1,171 @@
+"""Terms of the roofline by hand, on a machine of round figures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fuseledger.clock.roofline import Roofline
+from fuseledger.devices import Count, Device, Figure, Figures, replace_figures
+from fuseledger.devices.figure import Launches, Peaks
+from fuseledger.errors import DeviceError
+from fuseledger.ledger.price import Price
+
+
+def figure(value: float) -> Figure:
+    """A figure whose source is this test."""
+    return Figure(value=value, source="this test")
+
+
+def count(value: int) -> Count:
+    """A whole figure whose source is this test."""
+    return Count(value=value, source="this test")
+
+
+def machine(**changes: Any) -> Device:
+    """100 SMs at 1 GHz, 1,000 GB/s in streams of 20 B per clock and SM, 1 µs a launch."""
+    figures: dict[str, Any] = {
+        "sm_count": count(100),
+        "clock_mhz": figure(1000.0),
+        "dram_measured_gbs": figure(1000.0),
+        "dram_bytes_per_clock_per_sm": figure(20.0),
+        "block_latency_us": figure(0.5),
+        "peak_tflops": Peaks(tensor_fp16=figure(100.0), fma_fp32=figure(10.0)),
+        "launch_us": Launches(queued=figure(1.0), eager=figure(9.0)),
+        **changes,
+    }
+    table = Figures(**{name: value for name, value in figures.items() if value is not None})
+    return Device(name="toy", title="Toy", vendor="nvidia", arch="sm_90", figures=table)
+
+
+def price(**figures: Any) -> Price:
+    """100 blocks, one an SM, that move nothing."""
+    plain: dict[str, Any] = {
+        "tiles": {}, "walks": 1, "blocks": 100, "read_bytes": 0, "write_bytes": 0
+    }  # fmt: skip
+    return Price(**{**plain, **figures})
+
+
+def test_bound_by_dram():
+    """3 MB at 1,000 GB/s are 3 µs, plus a launch of 1 µs and a latency of 0.5 µs."""
+    time = Roofline(machine()).time(price(read_bytes=2_000_000, write_bytes=1_000_000))
+    assert dict(time.terms) == {"dram": pytest.approx(3.0)}
+    assert (time.launch_us, time.latency_us, time.spill_us) == (1.0, 0.5, 0.0)
+    assert time.total_us == pytest.approx(4.5)
+    assert time.bound == "dram"
+
+
+def test_few_blocks_cannot_draw_all_bandwidth():
+    """10 SMs draw 20 B · 10 · 1 GHz = 200 GB/s: 3 MB take 15 µs."""
+    time = Roofline(machine()).time(price(blocks=10, read_bytes=3_000_000))
+    assert dict(time.terms)["dram"] == pytest.approx(15.0)
+
+
+def test_bound_by_matrix_units():
+    """1 GFLOP at 100 TFLOP/s is 10 µs on a full grid, and the slowest term alone counts."""
+    time = Roofline(machine()).time(
+        price(read_bytes=3_000_000, flops={"matrix:fp16": 1e9, "lanes:fp32": 1e7})
+    )
+    assert dict(time.terms) == {
+        "dram": pytest.approx(3.0),
+        "matrix": pytest.approx(10.0),
+        "lanes": pytest.approx(1.0),
+    }
+    assert time.total_us == pytest.approx(11.5)
+    assert time.bound == "matrix"
+
+
+def test_bound_by_the_launch():
+    """A kernel that moves 1 kB is all launch and latency."""
+    time = Roofline(machine()).time(price(read_bytes=1000))
+    assert time.total_us == pytest.approx(1.501)
+    assert time.bound == "launch"
+
+
+@pytest.mark.parametrize(
+    ("blocks", "time_us"),
+    [
+        (100, 10.0),  # every SM has one block
+        (50, 20.0),  # half the SMs idle
+        (101, 10.0 * 200 / 101),  # the second wave is one block
+        (200, 10.0),
+        (150, 10.0 * 200 / 150),
+    ],
+)
+def test_waves_are_whole(blocks: int, time_us: float):
+    """Work is spread over whole waves of 100 SMs: 101 blocks take as long as 200 would."""
+    time = Roofline(machine()).time(price(blocks=blocks, flops={"matrix:fp16": 1e9}))
+    assert dict(time.terms)["matrix"] == pytest.approx(time_us)
+
+
+def test_later_waves_add_a_tenth_of_the_latency():
+    """900 blocks, two an SM, are 5 waves: 0.5 µs · (1 + 0.1 · 4)."""
+    time = Roofline(machine()).time(price(blocks=900, blocks_per_sm=2))
+    assert time.latency_us == pytest.approx(0.7)
+
+
+def test_launches_by_mode():
+    """Two launches cost what the mode says."""
+    assert Roofline(machine()).time(price(launches=2)).launch_us == 2.0
+    assert Roofline(machine(), launch="eager").time(price(launches=2)).launch_us == 18.0
+
+
+def test_l2_has_a_term_of_its_own():
+    """8 MB from an L2 of 4,000 GB/s are 2 µs, and twice that where half the SMs draw."""
+    device = machine(l2_bandwidth_gbs=figure(4000.0))
+    full = Roofline(device).time(price(l2_bytes=8_000_000))
+    half = Roofline(device).time(price(l2_bytes=8_000_000, blocks=50))
+    assert dict(full.terms)["l2"] == pytest.approx(2.0)
+    assert dict(half.terms)["l2"] == pytest.approx(4.0)
+
+
+def test_re_reads_reach_dram_where_l2_is_too_small():
+    """4 MB read 30 times over an L2 of 1 MB: blocks of a wave share √100 of it, so 3 reads reach
+    DRAM, 12 MB in all; with an L2 of 8 MB one does."""
+    reads = price(read_bytes=4_000_000, l2_bytes=120_000_000)
+    small = Roofline(machine(l2_bytes=count(1_000_000))).time(reads)
+    large = Roofline(machine(l2_bytes=count(8_000_000))).time(reads)
+    assert dict(small.terms)["dram"] == pytest.approx(12.0)
+    assert dict(large.terms)["dram"] == pytest.approx(4.0)
+
+
+def test_special_functions():
+    """16 a clock on 100 SMs at 1 GHz are 1.6e12 a second: 1.6e6 take 1 µs."""
+    device = machine(sfu_ops_per_clock_per_sm=figure(16.0))
+    time = Roofline(device).time(price(special_ops=1.6e6))
+    assert dict(time.terms)["special"] == pytest.approx(1.0)
+
+
+def test_spills_are_priced_by_bytes_and_threads():
+    """100 B a thread, written and read, of 100 blocks of 4 warps are 2.56 MB: 2.56 µs."""
+    time = Roofline(machine()).time(price(spill_bytes=100))
+    assert time.spill_us == pytest.approx(2.56)
+
+
+def test_unknown_figures_leave_their_terms_out():
+    """Without SMs there is no latency and no limit on what a block draws."""
+    device = machine(sm_count=None, dram_bytes_per_clock_per_sm=None, block_latency_us=None)
+    time = Roofline(device).time(price(blocks=1, read_bytes=3_000_000))
+    assert dict(time.terms) == {"dram": pytest.approx(3.0)}
+    assert time.latency_us == 0.0
+
+
+def test_a_dtype_without_units_runs_on_fp32_lanes():
+    """fp64 on a machine that states no fp64 pipe is priced on the fp32 lanes."""
+    time = Roofline(machine()).time(price(flops={"lanes:fp64": 1e8}))
+    assert dict(time.terms)["lanes"] == pytest.approx(10.0)
+
+
+def test_changed_figures_change_the_time():
+    """A device with one figure replaced has its own peaks, though it keeps its name."""
+    work = price(flops={"matrix:fp16": 1e9})
+    assert dict(Roofline(machine()).time(work).terms)["matrix"] == pytest.approx(10.0)
+    faster = replace_figures(machine(), **{"peak_tflops.tensor_fp16": 200.0})
+    assert dict(Roofline(faster).time(work).terms)["matrix"] == pytest.approx(5.0)
+
+
+def test_bandwidth_is_required():
+    """A device without a bandwidth cannot be priced, and the error names the figure."""
+    with pytest.raises(DeviceError, match="toy has no figure for dram_bandwidth_gbs"):
+        Roofline(machine(dram_measured_gbs=None)).time(price())
