@@ -13,14 +13,13 @@ import math
 import time
 from pathlib import Path
 
-from greedy import greedy_groups
-
 from fuseledger.devices import load
 from fuseledger.frontends import aten_json
 from fuseledger.ledger.kernel import check_legal
 from fuseledger.planner.bound import in_order
 from fuseledger.planner.plan import PlanOptions, make_plan
 from fuseledger.verdict.edges import edge_verdicts
+from greedy import greedy_groups
 
 
 def main() -> None:

@@ -20,9 +20,17 @@ from fuseledger.frontends import source
 from fuseledger.planner.plan import make_plan
 
 MODELS = Path(__file__).parents[1] / "examples" / "models.py"
-ONNX = (
-    "bvlc_alexnet densenet121 inception_v1 inception_v2 resnet50 shufflenet squeezenet vgg19 zfnet512"
-).split()
+ONNX = [
+    "bvlc_alexnet",
+    "densenet121",
+    "inception_v1",
+    "inception_v2",
+    "resnet50",
+    "shufflenet",
+    "squeezenet",
+    "vgg19",
+    "zfnet512",
+]
 
 
 def sources() -> list[str]:

@@ -76,8 +76,8 @@ def main() -> None:
         seconds[name] = time.perf_counter() - started
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         print(
-            f"{name}: {len(graph.ops)} ops, {planned.totals.kernels} kernels, {seconds[name]:.2f} s, "
-            f"peak {memory:,.0f} MB so far; {planned.status}",
+            f"{name}: {len(graph.ops)} ops, {planned.totals.kernels} kernels, "
+            f"{seconds[name]:.2f} s, peak {memory:,.0f} MB so far; {planned.status}",
             flush=True,
         )
     print(f"32 layers / 2 layers: {seconds['32 layers'] / seconds['2 layers']:.2f}×")

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+
 @dataclass(frozen=True, kw_only=True)
 class DeviceProperties:
     """What `torch.cuda.get_device_properties` gives, by its names."""

@@ -169,7 +169,7 @@ class _Writer:
         groups = [n for n in outputs if n in plain]
         outputs = [n for n in outputs if n not in groups]
         batch = [n for n in plain if n in op.kept and n not in groups]
-        sizes, size = op.sizes, lambda names: prod(op.sizes[n] for n in names)  # noqa: E731
+        sizes, size = op.sizes, lambda names: prod(op.sizes[n] for n in names)
         labels = [index.axis or f"@{i}" for i, index in enumerate(x.index)]
         spatial = [self.graph.tensors[x.tensor].axes[i].size for i in windows]
         held = _permuted(

@@ -189,65 +189,36 @@ def _saving(found: dict[int, float], mask: int) -> tuple[float, int]:
 
 
 def partition(graph: Graph, candidates: Candidates, *, max_states: int = MAX_STATES) -> Partition:
-    """The cheapest partition into candidates, exactly where down-sets are few, else by beam."""
-    count = len(graph.ops)
-    needs: dict[int, int] = {}
-    for mask in candidates.cost:
-        before = 0
-        for i in bits(mask):
-            for j in graph.predecessors[i]:
-                before |= 1 << j
-        needs[mask] = before & ~mask
-    by_lowest: list[list[tuple[int, int, float]]] = [[] for _ in range(count)]
-    for mask, price in candidates.cost.items():
-        for i in bits(mask):
-            if not graph_predecessors_inside(graph, i, mask):
-                by_lowest[i].append((mask, needs[mask], price))
-                break
-    return _down_sets(graph, by_lowest, candidates, max_states)
+    """The cheapest partition into candidates, exactly where down-sets are few, else by beam.
 
-
-def graph_predecessors_inside(graph: Graph, op: int, mask: int) -> bool:
-    """Whether an op reads from another op of the mask."""
-    return any(mask >> j & 1 for j in graph.predecessors[op])
-
-
-def _down_sets(
-    graph: Graph,
-    by_source: list[list[tuple[int, int, float]]],
-    candidates: Candidates,
-    max_states: int,
-) -> Partition:
+    From a down-set, the kernel that holds its lowest undone op either runs next, or waits for
+    others; only kernels that it may wait for, directly or through others, are tried besides. What
+    runs side by side is so put in one order instead of all.
+    """
     count = len(graph.ops)
     full = (1 << count) - 1
+    moves = _Moves.of(graph, candidates)
     best: dict[int, tuple[float, int, int]] = {0: (0.0, 0, 0)}
-    levels: list[dict[int, None]] = [{} for _ in range(count + 1)]
-    levels[0][0] = None
+    levels: list[list[int]] = [[] for _ in range(count + 1)]
+    levels[0].append(0)
     states, beam = 0, False
-    needs_of = [sum(1 << j for j in before) for before in graph.predecessors]
-    ready_of: dict[int, int] = {0: sum(1 << i for i, need in enumerate(needs_of) if not need)}
     for size in range(count):
-        level = list(levels[size])
+        level = levels[size]
         if states + len(level) > max_states or beam:
             beam = True
             level = sorted(level, key=lambda s: (best[s][0], s))[:BEAM]
         states += len(level)
         for state in level:
             base = best[state][0]
-            ready = ready_of.pop(state)
-            for i in bits(ready):
-                for mask, need, price in by_source[i]:
-                    if mask & state or need & ~state:
-                        continue
-                    after = state | mask
-                    total = base + price
-                    known = best.get(after)
-                    if known is None or total < known[0] - 1e-12:
-                        best[after] = (total, state, mask)
-                        if known is None:
-                            levels[after.bit_count()][after] = None
-                            ready_of[after] = _ready(graph, needs_of, ready, after, mask)
-        levels[size] = {}
+            for mask, price in moves.after(state):
+                after = state | mask
+                total = base + price
+                known = best.get(after)
+                if known is None or total < known[0] - 1e-12:
+                    best[after] = (total, state, mask)
+                    if known is None:
+                        levels[after.bit_count()].append(after)
+        levels[size] = []
     groups: list[tuple[int, ...]] = []
     state = full
     while state:
@@ -269,11 +240,50 @@ def _down_sets(
     return Partition(groups, best[full][0], not cut, len(candidates.cost), states, cut, gap)
 
 
-def _ready(graph: Graph, needs_of: list[int], ready: int, state: int, mask: int) -> int:
-    """Ops whose predecessors are all in `state`, which `mask` completed."""
-    ready &= ~mask
-    for i in bits(mask):
-        for j in graph.successors[i]:
-            if not state >> j & 1 and not needs_of[j] & ~state:
-                ready |= 1 << j
-    return ready
+@dataclass(slots=True)
+class _Moves:
+    """The kernels worth running next after a down-set."""
+
+    holding: list[list[tuple[int, int, float, int]]]
+    """For each op the candidates with it: mask, what they read from outside, cost, ancestors."""
+
+    @staticmethod
+    def of(graph: Graph, candidates: Candidates) -> _Moves:
+        reach = Reach.of(graph)
+        needs_of = [sum(1 << j for j in before) for before in graph.predecessors]
+        holding: list[list[tuple[int, int, float, int]]] = [[] for _ in graph.ops]
+        for mask, price in candidates.cost.items():
+            needs = above = 0
+            members = list(bits(mask))
+            for i in members:
+                needs |= needs_of[i]
+                above |= reach.above[i]
+            for i in members:
+                holding[i].append((mask, needs & ~mask, price, above & ~mask))
+        return _Moves(holding)
+
+    def after(self, state: int) -> list[tuple[int, float]]:
+        """(mask, cost) of each candidate to try."""
+        lowest = (~state & state + 1).bit_length() - 1
+        found: dict[int, float] = {}
+        waiting = 0
+        for mask, needs, price, above in self.holding[lowest]:
+            if mask & state:
+                continue
+            if needs & ~state:
+                waiting |= above & ~state
+            else:
+                found[mask] = price
+        seen = 0
+        first = 1 << lowest
+        while waiting & ~seen:
+            i = ((waiting & ~seen) & -(waiting & ~seen)).bit_length() - 1
+            seen |= 1 << i
+            for mask, needs, price, above in self.holding[i]:
+                if mask & state or mask & first:
+                    continue
+                if needs & ~state:
+                    waiting |= above & ~state & ~first
+                else:
+                    found[mask] = price
+        return list(found.items())
