@@ -7,6 +7,7 @@ load the code. The scheduler's nodes are read there. Only `inductor_worker` impo
 
 # TorchInductor's internals are untyped:
 # pyright: reportPrivateUsage=false, reportUnknownMemberType=false
+# pyright: reportUnknownLambdaType=false
 
 from __future__ import annotations
 
@@ -91,9 +92,9 @@ class _Recorder:
         found: list[Json] = []
         for node in graph.scheduler.nodes:
             launched = [name for where, name in self.calls if where is node]
-            if isinstance(node, scheduler.ExternKernelSchedulerNode) and not launched:
-                if not isinstance(node.node, (ir.MultiOutput, ir.NopKernel)):
-                    found.append(self._kernel(node, "extern", _extern_name(node.node)))
+            is_call = isinstance(node, scheduler.ExternKernelSchedulerNode) and not launched
+            if is_call and not isinstance(node.node, (ir.MultiOutput, ir.NopKernel)):
+                found.append(self._kernel(node, "extern", _extern_name(node.node)))
             kind = "template" if node.is_template() else "triton"
             found.extend(self._kernel(node, kind, name) for name in launched)
         return found

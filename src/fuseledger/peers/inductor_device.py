@@ -6,6 +6,7 @@ imported by `inductor_worker`, which runs in a process of its own, and by nothin
 
 # torch and Triton are untyped here, and what is replaced is mostly private:
 # pyright: reportPrivateUsage=false, reportUnknownMemberType=false
+# pyright: reportUnknownLambdaType=false
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ class DeviceProperties:
     memory_clock_rate: int = 0
     memory_bus_width: int = 0
     is_integrated: int = 0
-    gcnArchName: str = ""
+    gcnArchName: str = ""  # noqa: N815  the name that torch gives it
     type: str = "cuda"
 
 

@@ -135,8 +135,9 @@ class _Writer:
         a = _permuted(a, a_axes, batch + rows + inner)
         b = _permuted(b, b_axes, batch + inner + columns)
         if batch:
-            a, b = a.reshape(groups[0], groups[1], groups[2]), b.reshape(
-                groups[0], groups[2], groups[3]
+            a, b = (
+                a.reshape(groups[0], groups[1], groups[2]),
+                b.reshape(groups[0], groups[2], groups[3]),
             )
             product = self.torch.bmm(a, b)
         else:
@@ -168,8 +169,12 @@ class _Writer:
         plain = [x.index[i].axis for i in range(len(x.index)) if i not in windows]
         groups = [n for n in outputs if n in plain]
         outputs = [n for n in outputs if n not in groups]
-        batch = [n for n in plain if n in op.kept and n not in groups]
-        sizes, size = op.sizes, lambda names: prod(op.sizes[n] for n in names)
+        batch = [n for n in plain if n is not None and n in op.kept and n not in groups]
+        sizes = op.sizes
+
+        def size(names: list[str]) -> int:
+            return prod(sizes[name] for name in names)
+
         labels = [index.axis or f"@{i}" for i, index in enumerate(x.index)]
         spatial = [self.graph.tensors[x.tensor].axes[i].size for i in windows]
         held = _permuted(
@@ -222,7 +227,9 @@ def _permuted(value: Any, axes: list[str], order: list[str]) -> Any:
 
 
 def _shaped(value: Any, have: Any, want: Any) -> Any:
-    return value if list(have) == list(want) else value.reshape(*want) if want else value.reshape(())
+    return (
+        value if list(have) == list(want) else value.reshape(*want) if want else value.reshape(())
+    )
 
 
 Reduce = Callable[[Any, Any, list[int], int], list[Any]]

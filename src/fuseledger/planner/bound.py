@@ -106,8 +106,7 @@ class _Solver:
             raise MissingExtra("solver", "highspy") from error
         self.kinds: Any = highspy
         self.model: Any = highspy.Highs()
-        for option in ("output_flag", "log_to_console"):
-            self.model.setOptionValue(option, False)
+        self.model.silent()
         self.model.setOptionValue("random_seed", 0)
         self.model.setOptionValue("threads", 1)
         self.count = len(masks)

@@ -27,6 +27,8 @@ PROMISING = 6
 """Beyond, sets of each size that are grown further from each first op: those that save most over
 their ops apart."""
 MAX_STATES = 300_000
+MAX_TRIED = 5_000_000
+"""Candidates looked at before dynamic programming gives way to a beam."""
 BEAM = 64
 
 
@@ -204,13 +206,13 @@ def partition(graph: Graph, candidates: Candidates, *, max_states: int = MAX_STA
     states, beam = 0, False
     for size in range(count):
         level = levels[size]
-        if states + len(level) > max_states or beam:
+        if states + len(level) > max_states or moves.tried > MAX_TRIED or beam:
             beam = True
             level = sorted(level, key=lambda s: (best[s][0], s))[:BEAM]
         states += len(level)
         for state in level:
             base = best[state][0]
-            for mask, price in moves.after(state):
+            for mask, price in moves.after(state, thorough=not beam):
                 after = state | mask
                 total = base + price
                 known = best.get(after)
@@ -228,7 +230,7 @@ def partition(graph: Graph, candidates: Candidates, *, max_states: int = MAX_STA
     groups.reverse()
     cut: list[str] = []
     if beam:
-        cut.append(f"more than {max_states:,} down-sets: beam of {BEAM}")
+        cut.append(f"more than {states:,} down-sets: beam of {BEAM}")
     if candidates.capped:
         cut.append(f"candidates capped at {len(candidates.cost):,}")
     if candidates.promising_only and not candidates.capped:
@@ -244,46 +246,53 @@ def partition(graph: Graph, candidates: Candidates, *, max_states: int = MAX_STA
 class _Moves:
     """The kernels worth running next after a down-set."""
 
-    holding: list[list[tuple[int, int, float, int]]]
-    """For each op the candidates with it: mask, what they read from outside, cost, ancestors."""
+    holding: list[list[tuple[int, int, float]]]
+    """For each op the candidates with it: mask, what they read from outside, cost."""
+    tried: int = 0
+    """Candidates looked at so far: the measure of work done."""
 
     @staticmethod
     def of(graph: Graph, candidates: Candidates) -> _Moves:
-        reach = Reach.of(graph)
         needs_of = [sum(1 << j for j in before) for before in graph.predecessors]
-        holding: list[list[tuple[int, int, float, int]]] = [[] for _ in graph.ops]
+        holding: list[list[tuple[int, int, float]]] = [[] for _ in graph.ops]
         for mask, price in candidates.cost.items():
-            needs = above = 0
             members = list(bits(mask))
+            needs = 0
             for i in members:
                 needs |= needs_of[i]
-                above |= reach.above[i]
+            move = (mask, needs & ~mask, price)
             for i in members:
-                holding[i].append((mask, needs & ~mask, price, above & ~mask))
+                holding[i].append(move)
         return _Moves(holding)
 
-    def after(self, state: int) -> list[tuple[int, float]]:
-        """(mask, cost) of each candidate to try."""
-        lowest = (~state & state + 1).bit_length() - 1
+    def after(self, state: int, *, thorough: bool) -> list[tuple[int, float]]:
+        """(mask, cost) of each candidate to try.
+
+        Those that hold the lowest undone op, and those that it may wait for: all of them, or,
+        not `thorough`, only where nothing that holds it can run.
+        """
+        first = ~state & state + 1
         found: dict[int, float] = {}
+        waiting = self._look(first, state, 0, found)
+        if found and not thorough:
+            return list(found.items())
+        seen = first
+        while waiting & ~seen:
+            low = waiting & ~seen & -(waiting & ~seen)
+            seen |= low
+            waiting |= self._look(low, state, first, found)
+        return list(found.items())
+
+    def _look(self, op: int, state: int, without: int, found: dict[int, float]) -> int:
+        """Add the candidates with `op` that can run; return what the others wait for."""
         waiting = 0
-        for mask, needs, price, above in self.holding[lowest]:
-            if mask & state:
+        moves = self.holding[op.bit_length() - 1]
+        self.tried += len(moves)
+        for mask, needs, price in moves:
+            if mask & state or mask & without:
                 continue
             if needs & ~state:
-                waiting |= above & ~state
+                waiting |= needs & ~state
             else:
                 found[mask] = price
-        seen = 0
-        first = 1 << lowest
-        while waiting & ~seen:
-            i = ((waiting & ~seen) & -(waiting & ~seen)).bit_length() - 1
-            seen |= 1 << i
-            for mask, needs, price, above in self.holding[i]:
-                if mask & state or mask & first:
-                    continue
-                if needs & ~state:
-                    waiting |= above & ~state & ~first
-                else:
-                    found[mask] = price
-        return list(found.items())
+        return waiting
