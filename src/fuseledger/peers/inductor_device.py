@@ -106,6 +106,39 @@ def _run_without_guards(torch: Any) -> None:
 
     fakes.FakeTensorMode.avoid_device_init = True
     torch.Tensor.copy_ = copy_
+    torch.Tensor.__getitem__ = _indexing(torch)
     patterns: Any = importlib.import_module("torch._inductor.fx_passes.misc_patterns")
     register = patterns._misc_patterns_init
     patterns._misc_patterns_init = lambda device=None: register(torch.device("cpu"))
+    folding: Any = importlib.import_module("torch._inductor.fx_passes.joint_graph")
+    folder = folding.UniformValueConstantFolder
+    folder._deduce_value = _deducing(torch, folder._deduce_value)
+
+
+def _indexing(torch: Any) -> Callable[[Any, Any], Any]:
+    """`tensor[i]` through the operator: the method asks for a device guard too."""
+    get = torch.Tensor.__getitem__
+
+    def getitem(tensor: Any, index: Any) -> Any:
+        if type(index) is int and tensor.device.type == "cuda":
+            return torch.ops.aten.select.int(tensor, 0, index)
+        return get(tensor, index)
+
+    return getitem
+
+
+def _deducing(torch: Any, deduce: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """The folding of uniform constants, which makes one real element of each, on the CPU."""
+    device = torch.device("cpu")
+
+    def on_cpu(folder: Any, node: Any) -> Any:
+        given = node.kwargs
+        if given.get("device") is None:
+            return deduce(folder, node)
+        node.kwargs = {**given, "device": device}
+        try:
+            return deduce(folder, node)
+        finally:
+            node.kwargs = given
+
+    return on_cpu

@@ -13,6 +13,7 @@ from typing import Any, cast
 from fuseledger.errors import SourceError
 from fuseledger.frontends.aten import AtenGraph, AtenNode, Ref
 from fuseledger.frontends.aten_json import DTYPES
+from fuseledger.peers.inductor_attention import PACKETS, attention
 
 TORCH_DTYPES = {ours: theirs for theirs, ours in DTYPES.items()}
 """Our dtype → torch's name."""
@@ -45,10 +46,17 @@ def fx_program(source: AtenGraph, mode: Any) -> FxProgram:
         for _, value in (*source.inputs, *source.weights):
             values[value.name] = graph.placeholder(f"in_{len(inputs)}")
             inputs.append(fake_tensor(value.shape, value.dtype))
+    known = {value.name: value for _, value in (*source.inputs, *source.weights)}
     for node in source.nodes:
-        made = graph.call_function(
-            _operator(source, node), (), {n: _argument(n, a, values) for n, a in node.args.items()}
-        )
+        known.update({value.name: value for value in node.outputs})
+        given = {name: _argument(name, arg, values) for name, arg in node.args.items()}
+        before = {each.name for each in graph.nodes}
+        fused = attention(graph, node, given, known) if node.packet in PACKETS else None
+        if fused is not None:
+            values[node.outputs[0].name] = fused
+            names |= {each.name: node.name for each in graph.nodes if each.name not in before}
+            continue
+        made = graph.call_function(_operator(source, node), (), given)
         names[made.name] = node.name
         if _is_list(made.target):
             for i, value in enumerate(node.outputs):

@@ -227,9 +227,7 @@ def _permuted(value: Any, axes: list[str], order: list[str]) -> Any:
 
 
 def _shaped(value: Any, have: Any, want: Any) -> Any:
-    return (
-        value if list(have) == list(want) else value.reshape(*want) if want else value.reshape(())
-    )
+    return value if list(have) == list(want) else value.reshape(tuple(want))
 
 
 Reduce = Callable[[Any, Any, list[int], int], list[Any]]

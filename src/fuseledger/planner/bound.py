@@ -7,8 +7,11 @@ a time: of the groups on a cycle at least one must go.
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,6 +99,21 @@ def _cycle(pending: list[int], before: list[set[int]], done: set[int]) -> list[i
         path.append(following)
 
 
+@contextlib.contextmanager
+def _unheard() -> Generator[None]:
+    """Standard output to nowhere: the solver prints a banner before it can be told not to."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
 class _Solver:
     """The set-partition model in HiGHS."""
 
@@ -105,7 +123,8 @@ class _Solver:
         except ModuleNotFoundError as error:
             raise MissingExtra("solver", "highspy") from error
         self.kinds: Any = highspy
-        self.model: Any = highspy.Highs()
+        with _unheard():
+            self.model: Any = highspy.Highs()
         self.model.silent()
         self.model.setOptionValue("random_seed", 0)
         self.model.setOptionValue("threads", 1)

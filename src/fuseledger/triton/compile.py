@@ -12,7 +12,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -133,7 +133,7 @@ def cache_folder() -> Path:
 
 
 @contextmanager
-def _store(folder: Path | None) -> Iterator[Any]:
+def _store(folder: Path | None) -> Generator[Any]:
     if folder is None:
         yield None
         return
@@ -154,9 +154,9 @@ def _recall(store: Any, key: str) -> Compiled | None:
         text = store.get(key)
         if text is None:
             return None
-        fields = json.loads(text)
-        fields["warnings"] = tuple(fields["warnings"])
-        return Compiled(**{**fields, "is_cached": True})
+        fields: dict[str, Any] = json.loads(text)
+        fields |= {"warnings": tuple(fields["warnings"]), "is_cached": True}
+        return Compiled(**fields)
     except Exception:
         store.delete(key)
         return None

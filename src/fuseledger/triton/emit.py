@@ -16,11 +16,11 @@ from fuseledger.ledger.kernel import Kernel
 from fuseledger.ledger.nest import Nest, analyse
 from fuseledger.ledger.online import online_variant
 from fuseledger.planner.schedules import components
-from fuseledger.triton.emit_body import POINTER_TYPES, Variable, Writer, identity
+from fuseledger.triton.emit_body import Writer, identity
 from fuseledger.triton.emit_reduce import reduce_op
 from fuseledger.triton.functions import helpers_used
 from fuseledger.triton.lanes import MATRIX_LEAST, Group, Layout, lay_out
-from fuseledger.triton.scope import Names, Scope, identifier
+from fuseledger.triton.scope import POINTER_TYPES, Names, Scope, Variable, identifier
 from fuseledger.triton.walk import walking
 
 WIDE = 2**31
@@ -75,22 +75,22 @@ def emit_kernel(
     nest = analyse(graph, kernel.ops)
     _refuse(nest, kernel)
     names = Names()
-    read = [t for t in nest.external if any(_is_used(nest, i) for i, _ in nest.external[t])]
-    pointers = {t: names.new(f"{identifier(t)}_ptr") for t in (*read, *nest.outputs)}
-    constants: dict[str, int] = {}
+    pointers = {t: names.new(f"{identifier(t)}_ptr") for t in (*nest.external, *nest.outputs)}
+    sizes: dict[str, int] = {}
     parts = components(nest)
     bodies: list[tuple[Scope, Layout, int]] = []
     for part in parts:
         piece = analyse(graph, part) if len(parts) > 1 else nest
         if len(parts) > 1:
             piece.outputs = [t for t in nest.outputs if graph.producer[t] in part]
-        bodies.append(_part(piece, kernel, names, constants, pointers, options))
+        bodies.append(_part(piece, kernel, names, sizes, pointers, options))
     blocks = sum(count for _, _, count in bodies)
     name = name or kernel_name(graph, kernel)
     lines = list(_assemble(bodies))
     text = "\n".join(lines)
+    constants: dict[str, int | str] = {**sizes}
     if "PRECISION" in text:
-        constants = {**constants, "PRECISION": "tf32" if options.tf32 else "ieee"}  # type: ignore[dict-item]
+        constants["PRECISION"] = "tf32" if options.tf32 else "ieee"
     signature = {pointers[t]: f"*{POINTER_TYPES[graph.tensors[t].dtype]}" for t in pointers}
     source = _function(name, header, [pointers[t] for t in pointers], list(constants), text)
     return EmittedKernel(
@@ -98,7 +98,7 @@ def emit_kernel(
         source=source,
         parameters=tuple((pointer, tensor) for tensor, pointer in pointers.items()),
         signature=signature | dict.fromkeys(constants, "constexpr"),
-        constants=dict(constants),
+        constants=constants,
         blocks=blocks,
         warps=kernel.schedule.warps,
         stages=kernel.schedule.stages,
@@ -125,10 +125,6 @@ def module_source(kernels: list[EmittedKernel], summary: str) -> str:
     helpers = helpers_used("\n".join(bodies))
     head = f'"""{summary}"""\n\nimport triton\nimport triton.language as tl\n'
     return "\n\n\n".join([head.rstrip("\n"), *helpers, *bodies]) + "\n"
-
-
-def _is_used(nest: Nest, i: int) -> bool:
-    return i in nest.ops
 
 
 def _refuse(nest: Nest, kernel: Kernel) -> None:
@@ -266,7 +262,7 @@ def _output(w: Writer, i: int) -> None:
     block = max(w.loop_points, least, 1 << max(0, (1024 // max(1, rows)).bit_length() - 1))
     if place is None and points > 1 << 16:
         raise CannotEmit(f"{op.name}: axes {', '.join(inner)} have no lanes")
-    with walking(w, inner, block=block, least=least, scalar=place is None) as walk:
+    with walking(w, inner, block=block, least=least, scalar=place is None, beside=rows) as walk:
         w.groups[walk.group.name] = walk.group
         _store(w, i, walk.frame(frame, place))
 

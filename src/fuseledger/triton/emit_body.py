@@ -19,7 +19,16 @@ from fuseledger.graph.tensor import Tensor, is_float
 from fuseledger.ledger.nest import Nest
 from fuseledger.triton.functions import CONDITIONS, DEFAULTS, TAKES_CONDITIONS, TEMPLATES, power
 from fuseledger.triton.lanes import Group, Layout
-from fuseledger.triton.scope import Names, Scope, Text
+from fuseledger.triton.scope import (
+    POINTER_TYPES,
+    Names,
+    Scope,
+    Text,
+    Variable,
+    all_of,
+    literal,
+    unwrapped,
+)
 
 Frame = Mapping[str, int]
 """Group → the place that its lanes take in the tile at hand."""
@@ -28,26 +37,6 @@ Coords = Mapping[str, Index]
 
 INTEGER_SAFE = frozenset({"add", "sub", "mul", "neg", "max", "min", "abs", "square", "identity"})
 COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
-POINTER_TYPES: dict[str, str] = {
-    "fp64": "fp64", "fp32": "fp32", "fp16": "fp16", "bf16": "bf16",
-    "fp8_e4m3": "fp8e4nv", "fp8_e5m2": "fp8e5",
-    "int64": "i64", "int32": "i32", "int16": "i16", "int8": "i8",
-    "uint64": "u64", "uint32": "u32", "uint16": "u16", "uint8": "u8", "bool": "i1",
-}  # fmt: skip
-"""Our dtypes → Triton's names of them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Variable:
-    """A loop index in the code: a scalar, or a vector of a group's lanes, or a whole tile."""
-
-    name: str
-    depth: int
-    group: str | None = None
-    conditions: tuple[tuple[str, str], ...] = ()
-    """(vector, what it must be less than) where lanes may overrun."""
-    places: frozenset[int] = frozenset()
-    """Places of a value that is no vector of lanes: a coordinate that was computed."""
 
 
 @dataclass(slots=True)
@@ -111,7 +100,7 @@ class Writer:
             if found is not None:
                 return found
         name = self.names.new(wanted)
-        self.line(f"{name} = {_unwrapped(value.text)}", value.depth)
+        self.line(f"{name} = {unwrapped(value.text)}", value.depth)
         bound = replace(value, text=name)
         self.scopes[value.depth].known[value.text] = bound
         return bound
@@ -211,7 +200,7 @@ class Writer:
             if access.fill is not None:
                 inside += self._within(moved, axis.size, frame, strict=index.lookup is not None)
             found.append(moved)
-        return found, _all(inside)
+        return found, all_of(inside)
 
     def _looked_up(
         self, op: Op, index: Index, moved: Index, size: int, coords: Coords, frame: Frame
@@ -279,7 +268,7 @@ class Writer:
             raise CannotEmit(f"{tensor.name} is {tensor.dtype}, which Triton does not load")
         offset = self.offset(tensor, at, frame)
         axes = {name for index in at for name, _ in index.terms if name in self.variables}
-        mask = _all([m for m in (inside, self.overrun(axes, frame)) if m is not None])
+        mask = all_of([m for m in (inside, self.overrun(axes, frame)) if m is not None])
         text = f"tl.load({self.pointers[tensor.name]} + {offset.text}"
         depth, places = offset.depth, offset.places
         if mask is not None:
@@ -452,7 +441,7 @@ class Writer:
             shape = ", ".join("1" for _ in range(self.layout.rank))
             pointer += f" + tl.zeros([{shape}], tl.int32)"
         masked = f", mask={mask.text}" if mask is not None else ""
-        self.line(f"tl.store({pointer}, {_unwrapped(text)}{masked})")
+        self.line(f"tl.store({pointer}, {unwrapped(text)}{masked})")
 
 
 def identity(op: Op) -> dict[str, Index]:
@@ -463,36 +452,6 @@ def identity(op: Op) -> dict[str, Index]:
 def function_stem(op: Op) -> str:
     """A name for part of an op's work."""
     return f"{op.function}_part"
-
-
-def literal(value: float) -> str:
-    """A number as Triton reads it."""
-    if value != value or value in (float("inf"), float("-inf")):
-        return f'float("{value}")'
-    return repr(float(value))
-
-
-def _all(conditions: list[Text]) -> Text | None:
-    if not conditions:
-        return None
-    return Text(
-        " & ".join(dict.fromkeys(c.text for c in conditions)),
-        max(c.depth for c in conditions),
-        frozenset[int]().union(*(c.places for c in conditions)),
-        "bool",
-    )
-
-
-def _unwrapped(text: str) -> str:
-    """Text without parentheses around all of it."""
-    if not (text.startswith("(") and text.endswith(")")):
-        return text
-    level = 0
-    for position, sign in enumerate(text):
-        level += (sign == "(") - (sign == ")")
-        if level == 0 and position < len(text) - 1:
-            return text
-    return text[1:-1]
 
 
 def _is_literal(text: str) -> bool:

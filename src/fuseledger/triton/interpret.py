@@ -10,6 +10,7 @@ import importlib.util
 import json
 import os
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,8 @@ POISON: dict[str, float] = {"fp8_e4m3": float("nan"), "bool": 0}
 def run_folder(folder: Path) -> None:
     """Run one kernel; its outputs go to `.npy` files, an error to `error.txt`."""
     import numpy as np
-    import torch
 
+    torch: Any = import_module("torch")
     job = json.loads((folder / "job.json").read_text())
     tensors: dict[str, Any] = {}
     for number, item in enumerate(job["inputs"]):
@@ -62,9 +63,28 @@ def load_module(path: Path) -> Any:
     return module
 
 
+def _keep_conditions() -> None:
+    """Let the interpreter spread a scalar condition over a tile as a condition.
+
+    Triton 3.9's interpreter makes 32-bit integers of it, which its loads then refuse as a mask.
+    """
+    numpy: Any = import_module("numpy")
+    builder: Any = import_module("triton.runtime.interpreter").InterpreterBuilder
+    spread = builder.create_splat
+
+    def create_splat(self: Any, kind: Any, value: Any) -> Any:
+        found = spread(self, kind, value)
+        if value.data.dtype == numpy.bool_:
+            found.data = found.data.astype(numpy.bool_)
+        return found
+
+    builder.create_splat = create_splat
+
+
 def main(folders: list[str]) -> None:
     """Run every folder's kernel."""
     os.environ["TRITON_INTERPRET"] = "1"
+    _keep_conditions()
     for folder in folders:
         try:
             run_folder(Path(folder))

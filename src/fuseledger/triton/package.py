@@ -150,7 +150,7 @@ def _run_function(graph: Graph, emissions: Sequence[Emission]) -> list[str]:
 
 
 def _test_source(source: str, dtype: str, dims: Mapping[str, int]) -> str:
-    return f'''"""The kernels against the float64 meaning of their graph, on a GPU or interpreted."""
+    return f'''"""The kernels against their graph's float64 meaning, on a GPU or interpreted."""
 
 import os
 

@@ -12,6 +12,14 @@ ValueKind = Literal["float", "int", "bool"]
 
 RESERVED = frozenset([*keyword.kwlist, "tl", "triton", "torch", "range", "float", "int", "pid"])
 
+POINTER_TYPES: dict[str, str] = {
+    "fp64": "fp64", "fp32": "fp32", "fp16": "fp16", "bf16": "bf16",
+    "fp8_e4m3": "fp8e4nv", "fp8_e5m2": "fp8e5",
+    "int64": "i64", "int32": "i32", "int16": "i16", "int8": "i8",
+    "uint64": "u64", "uint32": "u32", "uint16": "u16", "uint8": "u8", "bool": "i1",
+}  # fmt: skip
+"""Our dtypes → Triton's names of them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Text:
@@ -31,6 +39,19 @@ class Text:
     def condition(self) -> str:
         """The text as a truth value."""
         return self.text if self.kind == "bool" else f"({self.text} != 0)"
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A loop index in the code: a scalar, or a vector of a group's lanes, or a whole tile."""
+
+    name: str
+    depth: int
+    group: str | None = None
+    conditions: tuple[tuple[str, str], ...] = ()
+    """(vector, what it must be less than) where lanes may overrun."""
+    places: frozenset[int] = frozenset()
+    """Places of a value that is no vector of lanes: a coordinate that was computed."""
 
 
 @dataclass(slots=True)
@@ -76,3 +97,34 @@ def identifier(words: str) -> str:
     """Words as a Python identifier: `softmax.statistic` → `softmax_statistic`."""
     name = re.sub(r"\W+", "_", words, flags=re.ASCII).strip("_") or "value"
     return f"_{name}" if name[0].isdigit() else name
+
+
+def literal(value: float) -> str:
+    """A number as Triton reads it."""
+    if value != value or value in (float("inf"), float("-inf")):
+        return f'float("{value}")'
+    return repr(float(value))
+
+
+def all_of(conditions: list[Text]) -> Text | None:
+    """All conditions together; None where there are none."""
+    if not conditions:
+        return None
+    return Text(
+        " & ".join(dict.fromkeys(c.text for c in conditions)),
+        max(c.depth for c in conditions),
+        frozenset[int]().union(*(c.places for c in conditions)),
+        "bool",
+    )
+
+
+def unwrapped(text: str) -> str:
+    """Text without parentheses around all of it."""
+    if not (text.startswith("(") and text.endswith(")")):
+        return text
+    level = 0
+    for position, sign in enumerate(text):
+        level += (sign == "(") - (sign == ")")
+        if level == 0 and position < len(text) - 1:
+            return text
+    return text[1:-1]

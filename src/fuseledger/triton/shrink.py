@@ -16,7 +16,7 @@ from fuseledger.graph.op import Access, Op
 from fuseledger.graph.tensor import Tensor
 from fuseledger.graph.validate import validate
 from fuseledger.graph.view import View
-from fuseledger.ledger.kernel import AxisSchedule, Kernel, Schedule
+from fuseledger.ledger.kernel import AxisSchedule, Kernel
 from fuseledger.ledger.nest import analyse
 
 TILE = 16
@@ -74,13 +74,8 @@ def shrink(graph: Graph, kernel: Kernel) -> tuple[Graph, Kernel]:
         raise CannotEmit("its structure is too large for the interpreter")
     tiles = tuple((name, _small_tile(axis, sizes[name])) for name, axis in schedule.items())
     return small, Kernel(
-        ops=tuple(range(len(small.ops))), schedule=replace_axes(kernel.schedule, tiles)
+        ops=tuple(range(len(small.ops))), schedule=replace(kernel.schedule, axes=tiles)
     )
-
-
-def replace_axes(schedule: Schedule, axes: tuple[tuple[str, AxisSchedule], ...]) -> Schedule:
-    """The schedule with other tiles."""
-    return replace(schedule, axes=axes)
 
 
 def _small_tile(axis: AxisSchedule, size: int) -> AxisSchedule:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 
 from fuseledger.errors import CannotEmit
-from fuseledger.triton.emit_body import Frame, Variable, Writer
+from fuseledger.triton.emit_body import Frame, Writer
 from fuseledger.triton.lanes import Group
-from fuseledger.triton.scope import Scope
+from fuseledger.triton.scope import Scope, Variable
 
 LANES_MAX = 1 << 20
 """Most elements of a Triton tile."""
@@ -41,7 +41,7 @@ class Walk:
 
 
 @contextmanager
-def hoisted(w: Writer, depth: int) -> Iterator[None]:
+def hoisted(w: Writer, depth: int) -> Generator[None]:
     """Write into the block of that depth, with only what is in sight there."""
     scopes, variables = w.scopes, w.variables
     w.scopes = scopes[: depth + 1]
@@ -54,10 +54,16 @@ def hoisted(w: Writer, depth: int) -> Iterator[None]:
 
 @contextmanager
 def walking(
-    w: Writer, axes: tuple[str, ...], *, block: int, least: int = 1, scalar: bool = False
-) -> Iterator[Walk]:
+    w: Writer,
+    axes: tuple[str, ...],
+    *,
+    block: int,
+    least: int = 1,
+    scalar: bool = False,
+    beside: int = 1,
+) -> Generator[Walk]:
     """Bring axes into sight: as lanes here where they fit a block or are held whole, else in a
-    loop, whose lines are those written inside."""
+    loop, whose lines are those written inside. `beside` is the lanes of the tile's other place."""
     if not axes:
         yield Walk((), Group("point", ()), False, True)
         return
@@ -71,8 +77,8 @@ def walking(
     )
     walk = Walk(axes, group, not at_once, scalar)
     if at_once:
-        if lanes > LANES_MAX:
-            raise CannotEmit(f"{name}: {total:,} elements are more than a tile holds")
+        if lanes * beside > LANES_MAX:
+            raise CannotEmit(f"{name} held whole: {lanes * beside:,} elements exceed Triton's tile")
         in_sight = [w.variables[axis].group for axis in axes if axis in w.variables]
         if in_sight != [group.name] * len(axes):
             with _outermost(w):
@@ -106,7 +112,7 @@ def walking(
 
 
 @contextmanager
-def _outermost(w: Writer) -> Iterator[None]:
+def _outermost(w: Writer) -> Generator[None]:
     """Write into the kernel's own block: lanes held at once need no loop."""
     scopes = w.scopes
     w.scopes = scopes[:1]

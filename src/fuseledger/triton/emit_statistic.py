@@ -1,0 +1,225 @@
+"""Statistics: the state of a reduction, and how a tile or a point is merged into it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from fuseledger.graph.op import Op
+from fuseledger.triton.emit_body import Frame, Writer
+from fuseledger.triton.walk import Walk, shape_of
+
+
+@dataclass(slots=True)
+class Statistic:
+    """One reduction along the walk: its state, and how a tile is merged into it."""
+
+    op: Op
+    position: int
+    frame: Frame
+    place: int | None
+    names: list[str] = field(default_factory=list[str])
+
+
+INITIAL: dict[str, tuple[str, ...]] = {
+    "sum": ("0.0",),
+    "prod": ("1.0",),
+    "max": ('float("-inf")',),
+    "min": ('float("inf")',),
+    "any": ("0.0",),
+    "all": ("1.0",),
+    "argmax": ("0",),
+    "argmin": ("0",),
+    "max_index": ('float("-inf")', "0"),
+    "min_index": ('float("inf")', "0"),
+    "max_sumexp": ('float("-inf")', "0.0"),
+    "moments": ("0.0", "0.0"),
+}
+"""Combine → the state before anything was seen; an integer is a position."""
+NEUTRAL: dict[str, str] = {
+    "sum": "0.0", "prod": "1.0", "any": "0.0", "all": "1.0", "moments": "0.0",
+    "max": 'float("-inf")', "argmax": 'float("-inf")', "max_index": 'float("-inf")',
+    "max_sumexp": 'float("-inf")',
+    "min": 'float("inf")', "argmin": 'float("inf")', "min_index": 'float("inf")',
+}  # fmt: skip
+"""Combine → what a lane beyond the end counts as."""
+
+
+def start(w: Writer, state: Statistic) -> None:
+    """State before a loop."""
+    combine = state.op.combine or "sum"
+    shape = shape_of(w, {place: w.groups[name] for name, place in state.frame.items()})
+    first = list(INITIAL[combine])
+    words = [write.tensor for write in state.op.writes]
+    if combine in ("argmax", "argmin"):
+        first.append(NEUTRAL[combine])
+        words.append(f"{words[0]}_best")
+    if len(first) > len(words):
+        words += [f"{words[0]}_{k}" for k in range(len(words), len(first))]
+    for word, value in zip(words, first, strict=True):
+        name = w.names.new(word.lower())
+        is_integer = "." not in value and "inf" not in value
+        if is_integer:
+            w.integers.add(name)
+        dtype = "tl.int32" if is_integer else "tl.float32"
+        if w.layout.rank == 1 and not state.frame:
+            w.line(f"{name} = tl.full([], {value}, {dtype})")
+        else:
+            w.line(f"{name} = tl.full({shape}, {value}, {dtype})")
+        state.names.append(name)
+
+
+def step(w: Writer, state: Statistic, walk: Walk, frame: Frame) -> None:
+    """Merge one tile, or one point, into the state; without a loop, make the state."""
+    op = state.op
+    combine = op.combine or "sum"
+    x = w.body(state.position, frame)
+    x = replace(x, text=x.condition if combine in ("any", "all") else x.number)
+    if combine in ("any", "all"):
+        x = replace(x, text=f"{x.text}.to(tl.float32)")
+    if not walk.is_scalar:
+        if state.place not in x.places:
+            at = {place: w.groups[name] for name, place in frame.items()}
+            text = f"tl.broadcast_to({x.text}, {shape_of(w, at)})"
+            x = replace(x, text=text, places=frozenset(at))
+        overrun = w.overrun(set(walk.axes), frame)
+        if overrun is not None:
+            x = replace(
+                x,
+                text=f"tl.where({overrun.text}, {x.text}, {NEUTRAL[combine]})",
+                places=x.places | overrun.places,
+            )
+    x = w.bind(f"{op.name}_in", replace(x, depth=w.depth)) if not x.text.isidentifier() else x
+    _MERGES[combine](Merge(w, state, walk, frame), x.text)
+
+
+@dataclass(slots=True)
+class Merge:
+    """Writes the lines that merge a value into a statistic's state."""
+
+    w: Writer
+    state: Statistic
+    walk: Walk
+    frame: Frame
+
+    def along(self, function: str, text: str) -> str:
+        """A reduction over the lanes of the walk; the value itself where it is one point."""
+        if self.walk.is_scalar:
+            return text
+        if self.w.layout.rank == 1:
+            return f"{function}({text}, axis=0)"
+        return f"{function}({text}, axis={self.state.place}, keep_dims=True)"
+
+    def set(self, k: int, text: str) -> str:
+        """Assign result `k`."""
+        if k == len(self.state.names):
+            words = [write.tensor for write in self.state.op.writes]
+            word = words[k] if k < len(words) else f"{words[0]}_{k}"
+            self.state.names.append(self.w.names.new(word.lower()))
+        self.w.line(f"{self.state.names[k]} = {text}")
+        return self.state.names[k]
+
+    def local(self, word: str, text: str) -> str:
+        """Assign an intermediate."""
+        name = self.w.names.new(f"{self.state.op.name}_{word}".lower())
+        self.w.line(f"{name} = {text}")
+        return name
+
+    def old(self, k: int) -> str:
+        """Result `k` so far."""
+        return self.state.names[k]
+
+
+def _simple(tile: str, merged: str) -> Callable[[Merge, str], None]:
+    def merge(m: Merge, x: str) -> None:
+        if tile.startswith("tl.reduce"):
+            text = x if m.walk.is_scalar else _product(m, x)
+        else:
+            text = m.along(tile, x)
+        m.set(0, merged.format(m.old(0), text) if m.walk.looped else text)
+
+    return merge
+
+
+def _product(m: Merge, x: str) -> str:
+    place = 0 if m.w.layout.rank == 1 else m.state.place
+    keep = "" if m.w.layout.rank == 1 else ", keep_dims=True"
+    return f"tl.reduce({x}, {place}, product_of{keep})"
+
+
+def _max_sumexp(m: Merge, x: str) -> None:
+    if not m.walk.looped:
+        top = m.set(0, m.along("tl.max", x))
+        m.set(1, m.along("tl.sum", f"tl.exp({x} - rising({top}))"))
+        return
+    new = m.local("new_max", f"tl.maximum({m.old(0)}, {m.along('tl.max', x)})")
+    shift = m.local("shift", f"rising({new})")
+    total = m.along("tl.sum", f"tl.exp({x} - {shift})")
+    m.set(1, f"{m.old(1)} * tl.exp({m.old(0)} - {shift}) + {total}")
+    m.set(0, new)
+
+
+def _moments(m: Merge, x: str) -> None:
+    """(mean, M2), merged as Chan et al. (1979)."""
+    w, walk = m.w, m.walk
+    total, lanes = walk.total, 1 if walk.is_scalar else walk.group.lanes
+    overrun = w.overrun(set(walk.axes), m.frame) if not walk.is_scalar else None
+    if not walk.looped:
+        mean = m.set(0, f"{m.along('tl.sum', x)} / {total}.0")
+        centred = f"{x} - {mean}"
+        if overrun is not None:
+            centred = f"tl.where({overrun.text}, {centred}, 0.0)"
+        centred = m.local("centred", centred)
+        m.set(1, m.along("tl.sum", f"{centred} * {centred}"))
+        return
+    count = f"{lanes}.0"
+    if overrun is not None:
+        count = m.local("count", f"tl.minimum({total} - {walk.first}, {lanes}).to(tl.float32)")
+    mean = x if walk.is_scalar else m.local("mean", f"{m.along('tl.sum', x)} / {count}")
+    spread = "0.0"
+    if not walk.is_scalar:
+        centred = f"{x} - {mean}"
+        if overrun is not None:
+            centred = f"tl.where({overrun.text}, {centred}, 0.0)"
+        centred = m.local("centred", centred)
+        spread = m.along("tl.sum", f"{centred} * {centred}")
+    delta = m.local("delta", f"{mean} - {m.old(0)}")
+    share = m.local("share", f"{count} / ({walk.first} + {count})")
+    m.set(1, f"{m.old(1)} + {spread} + {delta} * {delta} * {walk.first} * {share}")
+    m.set(0, f"{m.old(0)} + {delta} * {share}")
+
+
+def _position(which: str, sign: str, *, value_first: bool) -> Callable[[Merge, str], None]:
+    def merge(m: Merge, x: str) -> None:
+        value, index = (0, 1) if value_first else (1, 0)
+        best = m.along(f"tl.{which}", x)
+        at = m.walk.first if m.walk.is_scalar else m.along(f"tl.arg{which}", x)
+        if m.walk.looped:
+            best = m.local("best", best)
+            at = at if m.walk.is_scalar else f"{m.walk.first} + {at}"
+            better = m.local("better", f"{best} {sign} {m.old(value)}")
+            m.set(index, f"tl.where({better}, {at}, {m.old(index)})")
+            m.set(value, f"tl.where({better}, {best}, {m.old(value)})")
+        elif value_first:
+            m.set(0, best)
+            m.w.integers.add(m.set(1, at))
+        else:
+            m.w.integers.add(m.set(0, at))
+
+    return merge
+
+
+_MERGES: dict[str, Callable[[Merge, str], None]] = {
+    "sum": _simple("tl.sum", "{0} + {1}"),
+    "max": _simple("tl.max", "tl.maximum({0}, {1})"),
+    "min": _simple("tl.min", "tl.minimum({0}, {1})"),
+    "any": _simple("tl.max", "tl.maximum({0}, {1})"),
+    "all": _simple("tl.min", "tl.minimum({0}, {1})"),
+    "prod": _simple("tl.reduce", "{0} * {1}"),
+    "max_sumexp": _max_sumexp,
+    "moments": _moments,
+    "argmax": _position("max", ">", value_first=False),
+    "argmin": _position("min", "<", value_first=False),
+    "max_index": _position("max", ">", value_first=True),
+    "min_index": _position("min", "<", value_first=True),
+}
