@@ -1,6 +1,6 @@
 """Planning speed: large graphs, repeated layers, a wide mixture of experts. Ratios within one run.
 
-    python benchmarks/planner_speed.py
+python benchmarks/planner_speed.py
 """
 
 from __future__ import annotations

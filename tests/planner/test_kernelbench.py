@@ -41,9 +41,7 @@ CASES = {
     # 16384 rows × 8 columns (512 KB) fit no block: the statistic is taken in the GEMM's epilogue
     39: (
         2,
-        gemm_bytes(16384, 4096, 4096)
-        + FP32 * (3 * 16384 * 4096 + 3 * 4096)
-        + 2 * STATISTIC * 4096,
+        gemm_bytes(16384, 4096, 4096) + FP32 * (3 * 16384 * 4096 + 3 * 4096) + 2 * STATISTIC * 4096,
     ),
     # the statistic in the convolution, norm and pool in one kernel without a halo
     85: (

@@ -21,7 +21,7 @@ COMMANDS: dict[str, str] = {
     "explain": "Every account of one kernel, and why its edges were cut or fused.",
     "decide": "The rule on two or more options: what fits, fills the machine, moves fewer bytes.",
     "validate": "Predictions against measured times, out of fold.",
-    "compare": "Our plan beside TorchInductor's and eager PyTorch's, in one ledger.",
+    "compare": "Our plan beside those that other systems would run, and who moves fewer bytes.",
     "devices": "The GPUs in the catalog, and every figure with its source.",
     "textbook": "The two reference exercises, reproduced to the digit.",
 }

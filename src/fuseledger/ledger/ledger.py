@@ -100,13 +100,7 @@ def label_of(graph: Graph, positions: tuple[int, ...]) -> str:
     for i in positions:
         op = graph.ops[i]
         word = op.label if op.label and len(positions) > 1 else op.title
-        if (
-            op.label
-            and op.label != "attention"
-            and word == op.label
-            and words
-            and words[-1] == word
-        ):
+        if op.label and word == op.label and words and words[-1] == word:
             continue
         words.append(word)
     merged: list[tuple[str, int]] = []

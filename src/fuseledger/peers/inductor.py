@@ -74,7 +74,7 @@ def inductor_plan(
         name=NAME, version=torch_version, status="planned",
         kernels=tuple(_kernel(entry) for entry in answer["kernels"]),
         seconds=float(answer["seconds"]), left_out=LEFT_OUT,
-        notes=tuple(filter(None, [_doubt(torch_version).strip("; ")])),
+        notes=(*answer["notes"], *filter(None, [_doubt(torch_version).removeprefix("; ")])),
     )  # fmt: skip
 
 
@@ -115,9 +115,7 @@ def _refusal(device: Device) -> str | None:
 
 
 def _none(status: Any, torch_version: str, reason: str) -> PeerPlan:
-    return PeerPlan(
-        name=NAME, version=torch_version, status=status, reason=reason, left_out=LEFT_OUT
-    )
+    return PeerPlan(name=NAME, version=torch_version, status=status, reason=reason)
 
 
 def _installed(package: str, extra: str) -> str:

@@ -42,9 +42,7 @@ def attention(
     mask = given.get("attn_mask")
     if dtype in HALF and mask is None:
         call = aten._scaled_dot_product_flash_attention.default
-        return graph.call_function(
-            operator.getitem, (graph.call_function(call, qkv, options), 0)
-        )
+        return graph.call_function(operator.getitem, (graph.call_function(call, qkv, options), 0))
     if given.get("enable_gqa"):
         return None
     if mask is not None:

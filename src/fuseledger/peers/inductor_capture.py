@@ -12,6 +12,7 @@ load the code. The scheduler's nodes are read there. Only `inductor_worker` impo
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -100,8 +101,8 @@ class _Recorder:
         return found
 
     def _kernel(self, node: Any, kind: str, name: str) -> Json:
-        reads = node.get_read_write_buffer_accesses(include_reads=True, include_writes=False)
-        writes = node.get_read_write_buffer_accesses(include_reads=False, include_writes=True)
+        reads = _accesses(node, include_reads=True, include_writes=False)
+        writes = _accesses(node, include_reads=False, include_writes=True)
         origins: dict[str, None] = {}
         aten: dict[str, None] = {}
         for inner in node.get_nodes():
@@ -114,10 +115,29 @@ class _Recorder:
             "kind": kind,
             "aten": list(aten),
             "origins": list(origins),
-            "reads": {str(k): int(v) for k, v in reads.items()},
-            "writes": {str(k): int(v) for k, v in writes.items()},
+            "reads": reads,
+            "writes": writes,
             "source": self.code.get(name),
         }
+
+
+COUNTED_ELEMENTS = 10**9
+"""Where the scheduler does not know a node's loops it counts this many elements at most."""
+
+
+def _accesses(node: Any, **which: bool) -> dict[str, int]:
+    """Buffer → bytes, as the scheduler counts them, buffers beyond its bound whole."""
+    virtualized: Any = importlib.import_module("torch._inductor.virtualized")
+    graph = virtualized.V.graph
+    found: dict[str, int] = {}
+    for name, count in node.get_read_write_buffer_accesses(**which).items():
+        buffer = graph.name_to_buffer.get(name) or graph.graph_inputs.get(name)
+        found[str(name)] = int(count)
+        size = buffer.maybe_get_size() if hasattr(buffer, "maybe_get_size") else None
+        elements = math.prod(int(length) for length in size) if size is not None else 0
+        if elements > COUNTED_ELEMENTS and count == COUNTED_ELEMENTS * buffer.get_dtype().itemsize:
+            found[str(name)] = elements * buffer.get_dtype().itemsize
+    return found
 
 
 def _extern_name(node: Any) -> str:

@@ -84,8 +84,13 @@ def install(properties: DeviceProperties) -> None:
         "get_rng_state": lambda device=None: state,
         "set_rng_state": lambda state, device=None: None,
     }
+    interfaces: Any = importlib.import_module("torch._dynamo.device_interface")
+    copies = (interfaces.CudaInterface, interfaces.CudaInterface.Worker)
     for name, function in replaced.items():
         setattr(cuda, name, function)
+        for interface in copies:  # it may have taken the originals already
+            if hasattr(interface, name):
+                setattr(interface, name, staticmethod(function))
     torch.version.cuda = "12.8"
     driver: Any = importlib.import_module("triton.runtime.driver")
     driver.driver.set_active(Driver(10 * properties.major + properties.minor))

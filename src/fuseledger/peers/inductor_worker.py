@@ -1,7 +1,7 @@
 """TorchInductor's plan in a process of its own: a spec on stdin, JSON on stdout.
 
 `python -m fuseledger.peers.inductor_worker`: {"source", "dtype", "dims", "device": {…}} gives
-{"kernels": […], "seconds"} or {"error"}. What torch or the source prints goes to stderr.
+{"kernels": […], "seconds", "notes"} or {"error"}. What torch or the source prints goes to stderr.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ def _plan(spec: Json) -> Json:
     fakes: Any = importlib.import_module("torch._subclasses.fake_tensor")
     install(DeviceProperties(**spec["device"]))
     mode = fakes.FakeTensorMode(allow_non_fake_inputs=True)
+    notes: list[str] = []
     if aten is not None:
         program = fx_program(aten, mode)
     else:
@@ -63,9 +64,13 @@ def _plan(spec: Json) -> Json:
 
         graph = load(spec["source"], dtype=spec["dtype"], dims=spec["dims"] or None)
         program = graph_program(graph, mode)
+        notes.append("the source has no ATen nodes: our own ops are given to it as torch calls")
+        if any(op.label == "attention" for op in graph.ops):
+            notes.append("attention is spelled out there, where PyTorch has one fused call")
     started = time.perf_counter()
     kernels = capture(program.module, program.inputs, mode, program.names)
-    return {"kernels": kernels, "seconds": time.perf_counter() - started}
+    seconds = time.perf_counter() - started
+    return {"kernels": kernels, "seconds": seconds, "notes": notes}
 
 
 if __name__ == "__main__":

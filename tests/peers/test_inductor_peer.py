@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+from fuseledger.devices import load
+from fuseledger.peers import inductor
+from fuseledger.peers.inductor import inductor_plan
+from fuseledger.peers.peer import PeerPlan
+from fuseledger.peers.priced import price
+from fuseledger.peers.program import read_program
+from fuseledger.planner.plan import make_plan
+
+pytestmark = pytest.mark.torch
+
+CHAIN = "gemm(4096,4096,4096) + bias + gelu + residual"
+
+MODEL = """
+import torch
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.qkv = torch.nn.LayerNorm(512), torch.nn.Linear(512, 1536)
+        self.drop = torch.nn.Dropout(0.1)
+
+    def forward(self, x):
+        parts = self.qkv(self.norm(x)).chunk(3, -1)
+        q, k, v = (part.view(4, 256, 8, 64).transpose(1, 2) for part in parts)
+        mixed = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+        return x + self.drop(mixed.transpose(1, 2).reshape(4, 256, 512))
+
+def block():
+    return Block(), (torch.randn(4, 256, 512),)
+"""
+
+
+@pytest.fixture(scope="module")
+def chain() -> PeerPlan:
+    """TorchInductor's plan of the textbook chain on an H100."""
+    return inductor_plan(CHAIN, load("h100-sxm"))
+
+
+def test_the_textbook_chain_is_cut_1_3(chain: PeerPlan) -> None:
+    """An extern GEMM, then bias, GELU and residual in one Triton kernel."""
+    assert (chain.status, chain.reason) == ("planned", None)
+    assert [kernel.kind for kernel in chain.kernels] == ["extern", "triton"]
+    assert [kernel.origins for kernel in chain.kernels] == [("gemm",), ("bias", "gelu", "residual")]
+
+
+def test_its_bytes_are_those_of_the_textbook_cut(chain: PeerPlan) -> None:
+    """The cut [1,3] of the exercise moves 201,334,784 bytes: 6 matrices of 2·4096² and a bias."""
+    matrix = 2 * 4096**2
+    assert chain.bytes == 6 * matrix + 2 * 4096 == 201_334_784
+
+
+def test_generated_source_is_the_kernels_own(chain: PeerPlan) -> None:
+    """The Triton kernel comes with its source, which is Python; a library call has none."""
+    call, fused = chain.kernels
+    assert call.source is None
+    assert fused.source is not None
+    assert "erf" in fused.source
+    ast.parse(fused.source.replace("async_compile.triton", "compiled"))
+
+
+def test_its_time_is_that_of_its_ops_by_our_clock(chain: PeerPlan) -> None:
+    """Both kernels map onto our ops, so the plan's time is that of our cut [1,3]."""
+    program = read_program(CHAIN)
+    ours = make_plan(program.graph, load("h100-sxm"))
+    priced = price(program, chain, ours)
+    assert [kernel.ops for kernel in priced.kernels] == [(0,), (1, 2, 3)]
+    assert priced.time_us == pytest.approx(
+        ours.search.choose((0,)).time_us + ours.search.choose((1, 2, 3)).time_us
+    )
+
+
+def test_nothing_is_left_in_this_process(chain: PeerPlan) -> None:
+    """The stand-ins live in the worker: no module of it is imported here."""
+    assert chain.kernels
+    assert not [name for name in sys.modules if name.startswith("fuseledger.peers.inductor_")]
+
+
+def test_a_module_with_attention_and_dropout_is_planned(tmp_path: Path) -> None:
+    """Fused attention is one library call, and random seeds do not stop the plan."""
+    (tmp_path / "model.py").write_text(MODEL)
+    source = f"{tmp_path}/model.py:block"
+    plan = inductor_plan(source, load("a100-sxm-80"))
+    assert (plan.status, plan.reason) == ("planned", None)
+    attention = [kernel for kernel in plan.kernels if "attention" in kernel.name]
+    assert [kernel.kind for kernel in attention] == ["extern"]
+    assert sum(attention[0].writes.values()) == 4 * 4 * 256 * 512
+    program = read_program(source)
+    homes = price(program, plan, make_plan(program.graph, load("a100-sxm-80"))).home
+    assert len(homes) == len(program.graph.ops)
+
+
+def test_a_graph_of_the_corpus_copies_a_convolution_to_channels_last(corpus: Path) -> None:
+    """Problem 11's convolution is given its input and weight in another layout: two copies."""
+    path = next(corpus.glob("kernelbench/v0.1/level2/011_*.json"))
+    plan = inductor_plan(str(path), load("h100-sxm"))
+    assert (plan.status, plan.reason) == ("planned", None)
+    copies, call = plan.kernels[:2], plan.kernels[2]
+    assert [copy.origins for copy in copies] == [("convolution",), ("convolution",)]
+    assert [copy.reads.values() for copy in copies] != [{}, {}]
+    assert set(call.reads) == {name for copy in copies for name in copy.writes}
+
+
+def test_a_slow_plan_is_a_row_that_says_so() -> None:
+    """Past its time limit the worker is ended."""
+    plan = inductor_plan(CHAIN, load("h100-sxm"), time_limit_s=0.05)
+    assert (plan.status, plan.reason) == ("timeout", "no plan within 0.05 s")
+
+
+def test_a_failure_names_the_op_and_the_versions_that_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has no torch form fails by name; an untested torch says which are known."""
+    monkeypatch.setattr(inductor, "KNOWN_VERSIONS", ("1.0",))
+    plan = inductor_plan("x[8,4096] | cumsum(axis=1)", load("h100-sxm"))
+    assert plan.status == "failed"
+    assert plan.reason is not None
+    assert "cumsum" in plan.reason
+    assert plan.reason.endswith("known to work: 1.0")
+
+
+def test_a_device_of_another_vendor_is_unavailable() -> None:
+    """TorchInductor is asked for CUDA targets alone."""
+    plan = inductor_plan(CHAIN, load("mi300x"))
+    assert plan.status == "unavailable"
+    assert plan.reason == "device mi300x (gfx942) is no CUDA target; name an NVIDIA GPU"

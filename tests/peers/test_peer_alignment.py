@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from fuseledger.devices import load
+from fuseledger.peers.align import ops_by_kernel
+from fuseledger.peers.eager_peer import eager_peer
+from fuseledger.peers.peer import PeerKernel, PeerPlan
+from fuseledger.peers.priced import price
+from fuseledger.peers.program import Program, read_program
+from fuseledger.planner.plan import make_plan
+
+ROWS, COLUMNS = 4096, 8192
+
+
+def _norm() -> Program:
+    """A GEMM and a softmax of its rows, each a node of its own."""
+    program = read_program(f"gemm({ROWS},{COLUMNS},1024) | softmax")
+    made_by = {op.name: op.label or op.name for op in program.graph.ops}
+    return Program(source="", graph=program.graph, aten=None, made_by=made_by)
+
+
+def _kernel(kind: str, origins: tuple[str, ...], written: int) -> PeerKernel:
+    return PeerKernel(name="k", kind=kind, origins=origins, writes={"out": written})
+
+
+def test_a_norm_fused_whole_is_one_kernel() -> None:
+    """Statistic and apply share the kernel that writes the result."""
+    result = 2 * ROWS * COLUMNS
+    kernels = (_kernel("extern", ("gemm",), result), _kernel("triton", ("softmax",), result))
+    assert ops_by_kernel(_norm(), kernels) == [(0,), (1, 2)]
+
+
+def test_a_norm_in_two_kernels_is_told_apart_by_what_they_write() -> None:
+    """A kernel that writes two numbers a row holds the statistic, the next one the result."""
+    result, numbers = 2 * ROWS * COLUMNS, 2 * 4 * ROWS
+    kernels = (
+        _kernel("extern", ("gemm",), result),
+        _kernel("triton", ("gemm", "softmax"), numbers),
+        _kernel("triton", ("gemm", "softmax"), result),
+    )
+    assert ops_by_kernel(_norm(), kernels) == [(0,), (1,), (2,)]
+
+
+def test_a_copy_has_no_op_and_is_priced_by_its_bytes() -> None:
+    """A kernel that computes none of our ops takes its bytes at stream bandwidth and a launch."""
+    program = _norm()
+    device = load("h100-sxm")
+    copy = PeerKernel(name="copy", kind="triton", reads={"a": 10**9}, writes={"b": 10**9})
+    plan = PeerPlan(name="inductor", version=None, status="planned", kernels=(copy,))
+    (priced,) = price(program, plan, make_plan(program.graph, device)).kernels
+    assert priced.ops == ()
+    seconds = 2e9 / (device.require("stream_gbs") * 1e9)
+    assert abs(priced.time_us - (seconds * 1e6 + device.launch_us("queued"))) < 1e-6
+
+
+def test_without_aten_nodes_eager_is_one_kernel_an_op() -> None:
+    """The chain's four ops are four kernels of 335,552,512 bytes, as in the textbook."""
+    plan = eager_peer(read_program("gemm(4096,4096,4096) + bias + gelu + residual"))
+    assert plan.launches == 4
+    assert plan.bytes == 335_552_512
