@@ -11,7 +11,7 @@ from fuseledger.triton.emit_product import contract, is_matrix, online_statistic
 from fuseledger.triton.emit_statistic import Statistic, start, step
 from fuseledger.triton.lanes import MATRIX_LEAST
 from fuseledger.triton.scope import Text
-from fuseledger.triton.walk import hoisted, walking
+from fuseledger.triton.walk import LANES_MAX, hoisted, walking
 
 TAPS = 64
 """Up to so many reduced points that no tensor holds side by side are walked one by one."""
@@ -58,12 +58,15 @@ def _statistics(w: Writer, i: int, frame: Frame) -> None:
     together = _siblings(w, i, frame)
     place = _free_place(w, frame)
     total = prod(op.sizes[name] for name in axes)
-    scalar = place is None or (
-        total <= TAPS and not w.whole.issuperset(axes) and bool(frame) and not _is_fast(w, op)
-    )
     group_lanes = prod(w.groups[name].lanes for name in frame)
     least = MATRIX_LEAST if w.has_products else 1
     block = max(w.loop_points, least, _power_below(1024 // max(1, group_lanes)))
+    is_whole = w.whole.issuperset(axes)
+    scalar = place is None or (
+        not is_whole
+        and bool(frame)
+        and (group_lanes * block > LANES_MAX or (total <= TAPS and not _is_fast(w, op)))
+    )
     states = [Statistic(w.nest.ops[j], j, frame, None if scalar else place) for j in together]
     outer = w.depth
     if _will_loop(w, axes, block, scalar=scalar):
