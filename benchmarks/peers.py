@@ -166,6 +166,10 @@ in [peers.md](peers.md). No GPU was used: bytes of TorchInductor are its schedul
 the plan it would run, those of eager PyTorch come from our table of its kernels, and every time is
 *modelled* by one clock, ours, with fp32 products in fp32.
 
+Our least-time plan minimises the very clock that times the peers here, and a fused kernel is priced
+as if it could be written as well as a library's: read the times as what the plans differ by, not as
+a race that was run.
+
 Not part of TorchInductor's pipeline here:
 
 {left_out}

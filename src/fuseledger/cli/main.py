@@ -22,6 +22,9 @@ COMMANDS: dict[str, str] = {
     "decide": "The rule on two or more options: what fits, fills the machine, moves fewer bytes.",
     "validate": "Predictions against measured times, out of fold.",
     "compare": "Our plan beside those that other systems would run, and who moves fewer bytes.",
+    "emit": "Write the planned kernels as Triton code into the folder named by -o.",
+    "compile": "Compile the planned kernels for the device, which need not be there.",
+    "check-numerics": "Run the planned kernels in Triton's interpreter and compare with float64.",
     "devices": "The GPUs in the catalog, and every figure with its source.",
     "textbook": "The two reference exercises, reproduced to the digit.",
 }
@@ -42,7 +45,7 @@ class LazyGroup(click.Group):
         """The command of that name, imported now."""
         if cmd_name not in COMMANDS:
             return None
-        return import_module(f"fuseledger.cli.{cmd_name}").command
+        return import_module(f"fuseledger.cli.{cmd_name.replace('-', '_')}").command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list of commands, from the table."""
