@@ -16,8 +16,9 @@ from pathlib import Path
 from fuseledger.devices import load
 from fuseledger.frontends import aten_json
 from fuseledger.ledger.kernel import check_legal
+from fuseledger.planner.bits import bits
 from fuseledger.planner.bound import in_order
-from fuseledger.planner.plan import PlanOptions, make_plan
+from fuseledger.planner.plan import PlanOptions, choice_cost, make_plan
 from fuseledger.verdict.edges import edge_verdicts
 from greedy import greedy_groups
 
@@ -63,9 +64,6 @@ def main() -> None:
         if args.greedy:
             masks = greedy_groups(graph, planned.search)
             assert in_order(graph, masks)[0] is not None
-            from fuseledger.planner.bits import bits
-            from fuseledger.planner.plan import choice_cost
-
             cost = sum(
                 choice_cost(planned.search.choose(tuple(bits(m))), options.objective) for m in masks
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fuseledger.graph.graph import Graph
 from fuseledger.planner.bits import bits
+from fuseledger.planner.bound import in_order
 from fuseledger.planner.partition import Reach, neighbours
 from fuseledger.planner.plan import candidate_cost
 from fuseledger.planner.schedules import ScheduleSearch
@@ -49,6 +50,4 @@ def greedy_groups(graph: Graph, search: ScheduleSearch, max_ops: int = 10) -> li
 
 
 def _acyclic(graph: Graph, masks: list[int]) -> bool:
-    from fuseledger.planner.bound import in_order
-
     return in_order(graph, masks)[0] is not None
