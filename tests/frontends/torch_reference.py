@@ -65,12 +65,20 @@ class _Constants:
         return torch.device(arg) if isinstance(arg, str) and arg in ("cpu", "meta") else arg
 
 
-def lowered(
+def exported(
     module: nn.Module, inputs: Sequence[Any], keywords: dict[str, Any] | None = None
-) -> tuple[Graph, dict[str, np.ndarray]]:
-    """The validated graph, and the value of each of its external tensors."""
+) -> Any:
+    """The module's exported program."""
     with torch.no_grad():
-        program = torch.export.export(module, tuple(inputs), keywords or {}, strict=False)
+        return torch.export.export(module, tuple(inputs), keywords or {}, strict=False)
+
+
+def lowered(
+    module: nn.Module, inputs: Sequence[Any], keywords: dict[str, Any] | None = None,
+    program: Any = None,
+) -> tuple[Graph, dict[str, np.ndarray]]:  # fmt: skip
+    """The validated graph, and the value of each of its external tensors."""
+    program = program if program is not None else exported(module, inputs, keywords)
     source = frontend.read_program(program, name="test", source="test")
     lowering = Lowering(GraphBuilder("test"), "test")
     graph = validate(lowering.run(recognised(source)))
@@ -101,9 +109,10 @@ def compared(
     keywords: dict[str, Any] | None = None,
     *,
     tolerance: float = 1e-9,
+    program: Any = None,
 ) -> Graph:
     """The graph, after its outputs were found equal to the module's own."""
-    graph, values = lowered(module, inputs, keywords)
+    graph, values = lowered(module, inputs, keywords, program)
     with torch.no_grad():
         expected = module(
             *[t.clone() if isinstance(t, torch.Tensor) else t for t in inputs], **(keywords or {})

@@ -8,6 +8,8 @@ from fuseledger.graph import compose
 from fuseledger.graph.builder import GraphBuilder
 from fuseledger.graph.graph import Graph
 from fuseledger.graph.op import Op
+from fuseledger.graph.operand import Operand
+from fuseledger.graph.scalar import Read
 from fuseledger.graph.validate import validate
 from fuseledger.graph.view import View
 
@@ -155,3 +157,16 @@ def test_another_size_is_another_structure():
     )
     first, second = (i for i, each in enumerate(graph.ops) if each.function == "exp")
     assert graph.structures[first].kind != graph.structures[second].kind
+
+
+def test_a_letter_that_ends_in_a_digit_keeps_its_name_to_itself():
+    """The letters x and x1, and a second x, are three axes of three names."""
+    b = GraphBuilder("test")
+    first, second = b.input("p", [4, 6], "fp32"), b.input("q", [5], "fp32")
+    reads = [Operand(first, ("x", "x1"))]
+    b.output(b.loop("copy", {"x": 4, "x1": 6}, reads, ["x", "x1"], Read(0), dtypes=["fp32"])[0])
+    b.output(
+        b.loop("copy", {"x": 5}, [Operand(second, ("x",))], ["x"], Read(0), dtypes=["fp32"])[0]
+    )
+    graph = validate(b.finish())
+    assert [axis.name for op in graph.ops for axis in op.axes] == ["x", "x1", "x2"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fuseledger.frontends.aten import Lowerer, Site, Unlowered
-from fuseledger.graph import window
+from fuseledger.graph import sample, window
 from fuseledger.graph.axis import Index
 from fuseledger.graph.broadcast import broadcast_shapes, dim_letters
 from fuseledger.graph.operand import Operand, Where
@@ -80,7 +80,30 @@ def _one_hot(s: Site) -> View:
     )[0]
 
 
+_BORDERS: tuple[sample.Border, ...] = ("zeros", "border", "reflection")
+
+
+def _grid_sampler(s: Site) -> View:
+    """Modes by number: 0 linear, 1 nearest, 2 cubic; 0 zeros, 1 border, 2 reflection."""
+    mode, border = int(s.get("interpolation_mode", 0)), int(s.get("padding_mode", 0))
+    if mode > 1:
+        raise Unlowered("interpolation_mode")
+    return sample.grid_sample(
+        s.b, s.view("input"), s.view("grid"), border=_BORDERS[border],
+        corners=bool(s.get("align_corners", False)), nearest=mode == 1,
+    )  # fmt: skip
+
+
+def _affine_grid(s: Site) -> View:
+    space = [int(n) for n in s.get("size")[2:]]
+    return sample.affine_grid(
+        s.b, s.view("theta"), space, corners=bool(s.get("align_corners", False))
+    )
+
+
 INDEXING: dict[str, Lowerer] = {
     "embedding": _embedding, "index_select": _index_select, "gather": _gather, "index": _index,
     "_unsafe_index": _index, "one_hot": _one_hot,
+    "affine_grid_generator": _affine_grid,
+    **dict.fromkeys(("grid_sampler", "grid_sampler_2d", "grid_sampler_3d"), _grid_sampler),
 }  # fmt: skip

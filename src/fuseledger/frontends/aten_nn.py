@@ -7,9 +7,7 @@ from math import prod
 
 from fuseledger.frontends.aten import Lowerer, Site, Unlowered
 from fuseledger.frontends.aten_pointwise import dropped
-from fuseledger.graph import compose, window
-from fuseledger.graph.axis import Index
-from fuseledger.graph.operand import Operand, Where
+from fuseledger.graph import columns, compose, window
 from fuseledger.graph.scalar import Read, call
 from fuseledger.graph.view import View
 from fuseledger.graph.window import Window
@@ -236,30 +234,31 @@ def _nearest(rank: int) -> Lowerer:
     return lower
 
 
-def _im2col(s: Site) -> View:
-    """[b, c·r·s, positions]: every window of the input as a column."""
-    x = s.view()
+def _column_windows(s: Site) -> list[Window]:
     kernel = s.ints("kernel_size", length=2)
     stride, padding, dilation = (
         s.ints(name, [default], 2)
         for name, default in (("stride", 1), ("padding", 0), ("dilation", 1))
     )
-    x = x if len(x.shape) == 4 else x.unsqueeze(0)
-    windows = [
+    return [
         Window(kernel=k, stride=n, before=p, after=p, dilation=d)
         for k, n, p, d in zip(kernel, stride, padding, dilation, strict=True)
     ]
-    counts = [w.outputs(size) for w, size in zip(windows, x.shape[2:], strict=True)]
-    sizes = dict(zip("bcrsyx", (*x.shape[:2], *kernel, *counts), strict=True))
-    letters = {letter: size for letter, size in sizes.items() if size != 1}
-    out = [letter if letter in letters else None for letter in "bcrsyx"]
-    where: list[Where] = [*out[:2]]
-    for (position, tap), w in zip(("yr", "xs"), windows, strict=True):
-        terms = [(position, w.stride), (tap, w.dilation)]
-        where.append(Index(tuple(t for t in terms if t[0] in letters), -w.before))
-    reads = [Operand(x, tuple(where), 0.0 if any(padding) else None)]
-    (columns,) = s.b.loop("im2col", letters, reads, out, Read(0), dtypes=[x.dtype])
-    return s.b.reshape(columns, s.out.shape)
+
+
+def _im2col(s: Site) -> View:
+    """[b, c·r·s, positions]: every window of the input as a column."""
+    x = s.view()
+    found = columns.unfold(s.b, x if len(x.shape) == 4 else x.unsqueeze(0), _column_windows(s))
+    return s.b.reshape(found, s.out.shape)
+
+
+def _col2im(s: Site) -> View:
+    """The inverse: what overlaps is summed."""
+    x = s.view()
+    image = s.ints("output_size", length=2)
+    found = columns.fold(s.b, x if len(x.shape) == 3 else x.unsqueeze(0), image, _column_windows(s))
+    return s.b.reshape(found, s.out.shape)
 
 
 def _pixel_shuffle(s: Site) -> View:
@@ -342,7 +341,7 @@ NN: dict[str, Lowerer] = {
     **{f"adaptive_max_pool{n}d": _adaptive(n, "max") for n in (1, 2, 3)},
     "scaled_dot_product_attention": _attention, "kb.sdpa": _attention,
     **{f"upsample_nearest{n}d": _nearest(n) for n in (1, 2, 3)},
-    "im2col": _im2col, "native_channel_shuffle": _channel_shuffle,
+    "im2col": _im2col, "col2im": _col2im, "native_channel_shuffle": _channel_shuffle,
     "pixel_shuffle": _pixel_shuffle, "pixel_unshuffle": _pixel_unshuffle,
     "channel_shuffle": _channel_shuffle, "pad": _pad, "constant_pad_nd": _pad,
     **{f"{kind}{n}d": _pad for kind in _PAD_MODE for n in (1, 2, 3)},

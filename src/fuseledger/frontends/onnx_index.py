@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fuseledger.frontends.onnx_shape import part
 from fuseledger.frontends.onnx_site import Lowerer, Site, Unlowered
-from fuseledger.graph import window
+from fuseledger.graph import sample, window
 from fuseledger.graph.axis import Index
 from fuseledger.graph.broadcast import dim_letters
 from fuseledger.graph.operand import Operand, Where
@@ -121,7 +121,36 @@ def _flipped(s: Site, x: View, dim: int) -> View:
     return found
 
 
+def _grid_sample(s: Site) -> View:
+    """Linear and nearest; a cubic one reads 4^rank elements, whose border rule is per element."""
+    mode = str(s.get("mode", "linear" if s.opset >= 20 else "bilinear"))
+    if mode not in ("linear", "bilinear", "nearest"):
+        raise Unlowered("mode")
+    return sample.grid_sample(
+        s.b, s.view(), s.view(1), border=s.get("padding_mode", "zeros"),
+        corners=bool(s.get("align_corners", 0)), nearest=mode == "nearest",
+    )  # fmt: skip
+
+
+def _affine_grid(s: Site) -> View:
+    space = [int(n) for n in s.array(1).reshape(-1)[2:]]
+    return sample.affine_grid(s.b, s.view(), space, corners=bool(s.get("align_corners", 0)))
+
+
+def _reverse_sequence(s: Site) -> View:
+    along, batch = int(s.get("time_axis", 0)), int(s.get("batch_axis", 1))
+    return sample.reverse_rows(s.b, s.view(), s.view(1), along, batch)
+
+
+def _tensor_scatter(s: Site) -> View:
+    x = s.view()
+    along, mode = int(s.get("axis", -2)) % len(x.shape), s.get("mode", "linear")
+    return sample.write_rows(s.b, x, s.view(1), s.maybe(2), along, circular=mode == "circular")
+
+
 INDEXING: dict[str, Lowerer] = {
     "Gather": _gather, "GatherElements": _gather_elements, "GatherND": _gather_nd,
-    "OneHot": _one_hot, "Trilu": _trilu, "CumSum": _scan("sum", 0.0), "CumProd": _scan("prod", 1.0),
+    "GridSample": _grid_sample, "AffineGrid": _affine_grid, "ReverseSequence": _reverse_sequence,
+    "TensorScatter": _tensor_scatter, "OneHot": _one_hot, "Trilu": _trilu,
+    "CumSum": _scan("sum", 0.0), "CumProd": _scan("prod", 1.0),
 }  # fmt: skip

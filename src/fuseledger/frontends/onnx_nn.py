@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import prod
 
 from fuseledger.frontends.onnx_site import Lowerer, Site, Unlowered, X, Y
-from fuseledger.graph import compose, window
+from fuseledger.graph import columns, compose, window
 from fuseledger.graph.scalar import Expr, Read, call
 from fuseledger.graph.view import View
 from fuseledger.graph.window import Window
@@ -187,9 +187,17 @@ def _global_lp_pool(s: Site) -> View:
     return s.map("root", [total], call("pow", X, 1.0 / order))
 
 
+def _col2im(s: Site) -> View:
+    x = s.view()
+    image, block = s.ints("image_shape", 1), s.ints("block_shape", 2)
+    if image is None or block is None:
+        raise Unlowered("image_shape")
+    return columns.fold(s.b, x, image, windows(s, image, block))
+
+
 NN: dict[str, Lowerer] = {
     "MatMul": _matmul, "Gemm": _gemm, "Einsum": _einsum, "Conv": _conv,
     "ConvTranspose": _conv_transpose, "MaxPool": _pool("max"), "AveragePool": _pool("sum"),
     "LpPool": _lp_pool, "GlobalAveragePool": _global("mean"), "GlobalMaxPool": _global("max"),
-    "GlobalLpPool": _global_lp_pool,
+    "GlobalLpPool": _global_lp_pool, "Col2Im": _col2im,
 }  # fmt: skip

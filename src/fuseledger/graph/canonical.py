@@ -288,9 +288,12 @@ def _names(classes: _Classes, ops: list[DraftOp], sizes: dict[str, int]) -> dict
             continue
         hint = classes.hint.get(root, "x")
         stem = hint if _hint_rank(hint) == 0 else "d"
-        number = taken.get(stem, 0)
+        name, number = stem, taken.get(stem, 0)
+        while number and (name := f"{stem}{number}") in taken:  # a letter may end in a digit
+            number += 1
         taken[stem] = number + 1
-        chosen[root] = stem if number == 0 else f"{stem}{number}"
+        taken.setdefault(name, 1)
+        chosen[root] = name
     return {node: chosen[classes.find(node)] for node in classes.parent}
 
 

@@ -55,6 +55,8 @@ def evaluate(
 
 def _view(view: View, stored: Array) -> Array:
     """The logical array of a view of a stored tensor."""
+    if 0 in view.shape:
+        return np.zeros(view.shape)
     atoms = [atom for dim in view.dims for atom in dim]
     shape = [atom.size for atom in atoms]
     place = {atom.name: i for i, atom in enumerate(atoms)}
@@ -242,7 +244,7 @@ def _combine(op: Op, dense: Array, names: list[str], kept: list[str]) -> list[Ar
 
 
 def _max_sumexp(x: Array) -> list[Array]:
-    top = x.max(-1)
+    top = x.max(-1, initial=-np.inf)
     shift = np.where(np.isfinite(top), top, 0.0)
     return [top, np.exp(x - shift[..., None]).sum(-1)]
 
@@ -250,8 +252,8 @@ def _max_sumexp(x: Array) -> list[Array]:
 _COMBINE: dict[str, Callable[[Array], list[Array]]] = {
     "sum": lambda x: [x.sum(-1)],
     "prod": lambda x: [x.prod(-1)],
-    "max": lambda x: [x.max(-1)],
-    "min": lambda x: [x.min(-1)],
+    "max": lambda x: [x.max(-1, initial=-np.inf)],
+    "min": lambda x: [x.min(-1, initial=np.inf)],
     "any": lambda x: [(x != 0).any(-1) * 1.0],
     "all": lambda x: [(x != 0).all(-1) * 1.0],
     "argmax": lambda x: [x.argmax(-1) * 1.0],
