@@ -4,13 +4,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from planned import CHAIN, SOFTMAX, planned
+from planned import CHAIN, planned
 
 from fuseledger.devices import load as load_device
 from fuseledger.errors import DeviceError
-from fuseledger.triton.compile import Compiled, compile_kernels, occupancy, target_of
+from fuseledger.triton.compile import Compiled, compile_kernels, target_of
+from fuseledger.triton.compile_pool import CompilerPool
+from fuseledger.triton.compile_worker import instruction_mix, warnings_of
 from fuseledger.triton.emit import EmittedKernel, emit_kernel
 from fuseledger.triton.evidence import with_evidence
+from fuseledger.triton.occupancy import occupancy
 
 SMALL = "gemm(512,512,512) + bias + relu"
 
@@ -62,12 +65,103 @@ def test_a_bad_kernel_is_one_failed_row() -> None:
 
 @pytest.mark.torch
 def test_a_hang_is_one_failed_row() -> None:
-    """A kernel that takes longer than its limit fails with that reason."""
-    (found,) = compile_kernels(
-        _emitted(SOFTMAX), target_of(load_device("h100-sxm")), timeout_s=0.05
+    """A kernel that takes longer than its limit fails with that reason; the next one compiles."""
+    (good,) = _emitted("softmax(x[512,512])")
+    slow = replace(good, source="import time\ntime.sleep(3600)\n" + good.source)
+    target = target_of(load_device("h100-sxm"))
+    found = compile_kernels([slow, good], target, processes=1, timeout_s=20)
+    assert found[0].failed is not None
+    assert "no result after" in found[0].failed
+    assert found[1].failed is None
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "died of SIGSEGV"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "died of SIGKILL"),
+        ("import os; os.write(2, b'out of luck'); os._exit(3)", "out of luck"),
+        ("hoard = bytearray(1 << 44)", "MemoryError"),
+    ],
+)
+def test_a_crash_is_one_failed_row(line: str, reason: str) -> None:
+    """A compiler that dies, or finds no memory, fails its kernel alone and says of what."""
+    (good,) = _emitted("softmax(x[512,512])")
+    bad = replace(good, source=f"{line}\n{good.source}")
+    found = compile_kernels([bad, good], target_of(load_device("h100-sxm")), processes=1)
+    assert found[0].failed is not None
+    assert reason in found[0].failed
+    assert found[1].failed is None
+
+
+@pytest.mark.torch
+def test_what_a_failed_compiler_started_is_ended_too() -> None:
+    """Processes started by a compiler that hangs end with it."""
+    import os
+    import time
+
+    pool = CompilerPool(timeout_s=20)
+    source = "import subprocess\nprint(subprocess.Popen(['sleep', '3600']).pid)\n1 / 0\n"
+    job = {"source": source, "name": "k"}
+    assert "ZeroDivisionError" in pool.compile(job)["failed"]
+    (compiler,) = pool._started
+    children = [
+        int(pid)
+        for pid in os.listdir("/proc")
+        if pid.isdigit() and _parent(int(pid)) == compiler._process.pid
+    ]
+    assert len(children) == 1
+    pool.close()
+    for _ in range(100):
+        if not _runs(children[0]):
+            return
+        time.sleep(0.05)
+    raise AssertionError("the compiler's child still runs")
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_warnings_that_matter_are_read_from_the_log() -> None:
+    """Serialised wgmma (C7511) is reported once; figures of registers are no warnings."""
+    advice = (
+        "ptxas info    : (C7511) Potential Performance Loss: wgmma.mma_async instructions are "
+        "serialized due to insufficient register resources for the wgmma pipeline in function 'k'"
     )
-    assert found.failed is not None
-    assert "no result" in found.failed
+    log = f"ptxas info    : 0 bytes gmem\n{advice}\n{advice}\nptxas info    : Used 255 registers\n"
+    (found,) = warnings_of(log)
+    assert found.startswith("(C7511) Potential Performance Loss: wgmma.mma_async")
+
+
+def test_the_instruction_mix_counts_by_kind() -> None:
+    """Predicates are skipped; matrix instructions of every generation are tensor-core ones."""
+    sass = """
+        /*0000*/                   LDC R1, c[0x0][0x28] ;            /* 0x00000a00ff017b82 */
+        /*0010*/              @!P0 LDG.E.128 R4, desc[UR4][R2.64] ;  /* 0x0000000402048981 */
+        /*0020*/                   HGMMA.64x128x16.F32 R24, gdesc[UR8] ;
+        /*0030*/                   UTCHMMA gdesc[UR4], gdesc[UR6], tmem[UR8] ;
+        /*0040*/             @UP0  UTMALDG.2D [UR4], [UR6] ;
+        /*0050*/                   MUFU.EX2 R5, R5 ;
+        /*0060*/                   STL [R1+0x4], R8 ;
+        /*0070*/                   LDL R8, [R1+0x4] ;
+        /*0080*/                   STG.E desc[UR4][R2.64], R5 ;
+        /*0090*/                   LDSM.16.M88.4 R8, [R8] ;
+"""
+    assert instruction_mix(sass) == {
+        "all": 10, "tensor": 2, "load": 2, "store": 1, "shared": 1, "local": 2, "special": 1,
+    }  # fmt: skip
 
 
 def test_the_textbook_device_has_no_target() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,11 +10,7 @@ from fuseledger.cli.options import SOURCE_HELP, PlanRequest, deliver, plan_optio
 from fuseledger.cli.planned import plan_kernels, refuse_markdown
 
 if TYPE_CHECKING:
-    from fuseledger.devices import Device
-    from fuseledger.triton.compile import Compiled, Target
-    from fuseledger.triton.package import Emission
-
-SCHEMA = "fuseledger/compile@1"
+    from fuseledger.triton.compile import Compiled
 
 
 @click.command("compile", epilog=SOURCE_HELP)
@@ -31,11 +25,14 @@ def command(
 ) -> int:  # fmt: skip
     """Compile the planned kernels for the device, which need not be there.
 
-    Shows registers modelled and compiled, spills, shared memory and occupancy. Exits with 1 where
-    a kernel was emitted and does not compile.
+    Shows registers modelled and compiled, spills, shared memory, occupancy, compiler warnings and,
+    for NVIDIA, the mix of SASS instructions. Exits with 1 where a kernel was emitted and does not
+    compile.
     """
     refuse_markdown(format_)
     from fuseledger.cli.progress import Progress
+    from fuseledger.cli.terminal import page
+    from fuseledger.report.compiled import compiled_json, compiled_text
     from fuseledger.triton.compile import cache_folder, compile_kernels, compiler_version, target_of
     from fuseledger.triton.emit import EmitOptions
     from fuseledger.triton.package import emit_plan
@@ -57,79 +54,12 @@ def command(
         progress.step(f"compiling {len(kernels)} kernels")
         compiled = compile_kernels(
             kernels, target, processes=processes, timeout_s=timeout,
-            cache=None if no_cache else cache_folder(), done=tick,
+            cache=None if no_cache else cache_folder(), mix=True, done=tick,
         )  # fmt: skip
     found = {each.name: each for each in compiled}
     if format_ == "json":
-        text = _json(emissions, found, target, planned.device)
+        text = compiled_json(emissions, found, target, planned.device)
     else:
-        text = _text(emissions, found, target, planned.device, output)
+        text = compiled_text(page(output), emissions, found, target, planned.device)
     deliver(text, output)
     return int(any(each.failed for each in compiled))
-
-
-def _json(
-    emissions: list[Emission], found: dict[str, Compiled], target: Target, device: Device
-) -> str:
-    from fuseledger.triton.compile import compiler_version, occupancy
-    from fuseledger.triton.evidence import with_evidence
-
-    rows: list[dict[str, Any]] = []
-    for each in emissions:
-        row: dict[str, Any] = {"name": each.ledger.name, "label": each.ledger.label}
-        row["registers_modelled"] = each.ledger.accounts["registers"].value
-        if each.kernel is None:
-            row["missing"] = each.missing
-        else:
-            compiled = found[each.kernel.name]
-            fits = occupancy(compiled, device)
-            ledger = with_evidence(each.ledger, compiled)
-            row["compiled"] = asdict(compiled)
-            row["occupancy"] = asdict(fits) if fits is not None else None
-            row["accounts"] = {k: asdict(ledger.accounts[k]) for k in ("registers", "capacity")}
-        rows.append(row)
-    document = {
-        "schema": SCHEMA, "device": device.name, "target": str(target),
-        "compiler": f"triton {compiler_version()}", "kernels": rows,
-    }  # fmt: skip
-    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
-
-
-def _text(
-    emissions: list[Emission], found: dict[str, Compiled], target: Target, device: Device,
-    output: str | None,
-) -> str:  # fmt: skip
-    from fuseledger.cli.terminal import page
-    from fuseledger.ledger.account import format_kib
-    from fuseledger.report.layout import Column, Row
-    from fuseledger.triton.compile import compiler_version, occupancy
-
-    columns = (
-        Column("kernel"), Column("ops", wraps=True),
-        Column("registers: modelled", "right"), Column("compiled", "right"),
-        Column("spilled", "right"), Column("shared", "right"), Column("blocks/SM"),
-        Column("s", "right"),
-    )  # fmt: skip
-    rows: list[Row] = []
-    for each in emissions:
-        modelled = f"{each.ledger.accounts['registers'].value:.0f}"
-        compiled = found.get(each.kernel.name) if each.kernel is not None else None
-        first = (each.ledger.name, each.ledger.label, modelled)
-        if compiled is None or compiled.failed:
-            why = each.missing if compiled is None else compiled.failed
-            word = "cannot be emitted" if compiled is None else "does not compile"
-            rows.append(Row((*first, "–", "–", "–", "–", "–"), note=f"{word}: {why}"))
-            continue
-        fits = occupancy(compiled, device)
-        spilled = f"{compiled.spilled_bytes} B" if compiled.spilled_bytes else "0"
-        cells = (
-            *first, str(compiled.registers), spilled, format_kib(compiled.shared_bytes),
-            f"{fits.blocks}, {fits.limit}" if fits is not None else "–",
-            "cached" if compiled.is_cached else f"{compiled.seconds:.1f}",
-        )  # fmt: skip
-        notes = each.kernel.notes if each.kernel is not None else ()
-        rows.append(Row(cells, note="; ".join(notes)))
-    report = page(output)
-    report.line(f"{device.name}, {target}, triton {compiler_version()}")
-    report.table(columns, rows)
-    return report.text()

@@ -10,25 +10,24 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from fuseledger.devices import Device
 from fuseledger.errors import DeviceError, MissingExtra
+from fuseledger.triton.compile_pool import CompilerPool
 from fuseledger.triton.emit import EmittedKernel, module_source
 
 TIMEOUT_S = 120.0
 SCHEDULED_WARP = 32
 """Threads of a schedule's warp: a wavefront of 64 threads counts as two."""
 CACHE_BYTES = 512 * 2**20
-FORMAT = 1
+FORMAT = 2
 """Raised where what is stored of a compilation changes."""
 
 
@@ -56,23 +55,19 @@ class Compiled:
     registers: int = 0
     """Per thread; on AMD vector registers, accumulation registers included."""
     spilled_bytes: int = 0
-    """Stack bytes per thread; on AMD spilled vector registers × 4."""
+    """Per thread, as ptxas says of its stores or its loads, whichever are more; on AMD spilled
+    vector registers × 4."""
+    stack_bytes: int = 0
+    """Local memory of a thread: what is spilled, and arrays that have no registers."""
     shared_bytes: int = 0
     """Per block."""
     threads: int = 0
     warnings: tuple[str, ...] = ()
+    """What the compiler warned of: `(C7511) Potential Performance Loss: …`."""
+    instructions: dict[str, int] = field(default_factory=dict[str, int])
+    """SASS instructions as they stand in the binary, `all` and by kind; NVIDIA, where asked for."""
     seconds: float = 0.0
     is_cached: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Occupancy:
-    """Blocks of a kernel that one SM keeps at once, and what limits them."""
-
-    blocks: int
-    limit: str
-    share: float
-    """Resident threads over the threads an SM can keep."""
 
 
 def target_of(device: Device) -> Target:
@@ -99,19 +94,22 @@ def compiler_version() -> str:
 
 def compile_kernels(
     kernels: Sequence[EmittedKernel], target: Target, *, processes: int | None = None,
-    timeout_s: float = TIMEOUT_S, cache: Path | None = None,
+    timeout_s: float = TIMEOUT_S, cache: Path | None = None, mix: bool = False,
     done: Callable[[Compiled], None] | None = None,
 ) -> list[Compiled]:  # fmt: skip
-    """Compile kernels, in order. `cache` is a folder; None keeps nothing."""
+    """Compile kernels, in order. `cache` is a folder; None keeps nothing.
+
+    `mix` asks for the mix of SASS instructions too, which takes as long as compiling.
+    """
     version = compiler_version()
     with _store(cache) as store:
 
         def one(kernel: EmittedKernel) -> Compiled:
-            job = _job(kernel, target)
+            job = _job(kernel, target, mix)
             key = hashlib.sha256(json.dumps([FORMAT, version, job]).encode()).hexdigest()
             found = _recall(store, key)
             if found is None:
-                found = _compile(job, timeout_s)
+                found = _of_fields(kernel.name, pool.compile(job))
                 if store is not None and not found.failed:
                     store.set(key, json.dumps(asdict(found)))
             found = replace(found, name=kernel.name)
@@ -119,8 +117,12 @@ def compile_kernels(
                 done(found)
             return found
 
-        with ThreadPoolExecutor(processes or os.cpu_count() or 1) as pool:
-            return list(pool.map(one, kernels))
+        pool = CompilerPool(timeout_s=timeout_s)
+        try:
+            with ThreadPoolExecutor(processes or os.cpu_count() or 1) as threads:
+                return list(threads.map(one, kernels))
+        finally:
+            pool.close()
 
 
 def cache_folder() -> Path:
@@ -155,14 +157,18 @@ def _recall(store: Any, key: str) -> Compiled | None:
         if text is None:
             return None
         fields: dict[str, Any] = json.loads(text)
-        fields |= {"warnings": tuple(fields["warnings"]), "is_cached": True}
-        return Compiled(**fields)
+        return replace(_of_fields(fields.pop("name"), fields), is_cached=True)
     except Exception:
         store.delete(key)
         return None
 
 
-def _job(kernel: EmittedKernel, target: Target) -> dict[str, Any]:
+def _of_fields(name: str, fields: dict[str, Any]) -> Compiled:
+    fields = {**fields, "name": name, "warnings": tuple(fields.get("warnings", ()))}
+    return Compiled(**fields)
+
+
+def _job(kernel: EmittedKernel, target: Target, mix: bool) -> dict[str, Any]:
     return {
         "source": module_source([kernel], kernel.name),
         "name": kernel.name,
@@ -173,50 +179,5 @@ def _job(kernel: EmittedKernel, target: Target) -> dict[str, Any]:
         "warp": target.warp,
         "warps": max(1, kernel.warps * SCHEDULED_WARP // target.warp),
         "stages": kernel.stages,
+        "mix": mix,
     }
-
-
-def _compile(job: dict[str, Any], timeout_s: float) -> Compiled:
-    """Compile in a process of its own."""
-    command = [sys.executable, "-m", "fuseledger.triton.compile_worker"]
-    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    name = str(job["name"])
-    try:
-        run = subprocess.run(
-            command, input=json.dumps(job), env=environment, capture_output=True, text=True,
-            timeout=timeout_s, check=False,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return Compiled(name=name, failed=f"no result after {timeout_s:.0f} s")
-    if run.returncode < 0:
-        return Compiled(name=name, failed=f"the compiler died of signal {-run.returncode}")
-    try:
-        answer = json.loads(run.stdout.rstrip().rpartition("\n")[2])
-    except ValueError:
-        last = (run.stderr.strip().splitlines() or ["no answer"])[-1]
-        return Compiled(name=name, failed=last[:300])
-    answer["warnings"] = tuple(answer.get("warnings", ()))
-    return Compiled(name=name, **answer)
-
-
-def occupancy(compiled: Compiled, device: Device) -> Occupancy | None:
-    """Blocks per SM from compiled figures, and the resource that limits them.
-
-    Registers are given to warps in units of 256, shared memory with the reserve of each block.
-    None for a kernel that did not compile.
-    """
-    if compiled.failed or not compiled.threads:
-        return None
-    limits: dict[str, int] = {"blocks": device.blocks_per_sm or 32}
-    if device.threads_per_sm:
-        limits["threads"] = device.threads_per_sm // compiled.threads
-    if device.registers_per_sm and compiled.registers:
-        warp = -(-compiled.registers * 32 // 256) * 256
-        limits["registers"] = device.registers_per_sm // (warp * -(-compiled.threads // 32))
-    if device.shared_memory_per_sm_bytes and compiled.shared_bytes:
-        each = compiled.shared_bytes + (device.shared_memory_reserved_per_block_bytes or 0)
-        limits["shared memory"] = device.shared_memory_per_sm_bytes // each
-    limit = min(limits, key=lambda name: limits[name])
-    blocks = limits[limit]
-    share = blocks * compiled.threads / device.threads_per_sm if device.threads_per_sm else 0.0
-    return Occupancy(blocks=blocks, limit=limit, share=share)

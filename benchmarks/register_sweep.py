@@ -1,0 +1,319 @@
+"""Compile kernels of our own emission over families, tiles, warps, stages and targets.
+
+    python benchmarks/register_sweep.py [--kernels 800] [--processes N] [--table FILE]
+
+The table is what the register model is fitted and judged on (`benchmarks/register_fit.py`). A run
+compiles only rows whose kernel is not in the table yet, or whose code has changed since, and writes
+the table after every few dozen: it may be stopped and started again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import hashlib
+import os
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from math import prod
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress
+
+from fuseledger.clock.roofline import Roofline
+from fuseledger.devices import load as load_device
+from fuseledger.errors import CannotEmit
+from fuseledger.frontends.source import load
+from fuseledger.graph.graph import Graph
+from fuseledger.ledger.footprint import LOOP_POINTS
+from fuseledger.ledger.kernel import Kernel
+from fuseledger.ledger.nest import Nest, analyse
+from fuseledger.ledger.online import online_variant
+from fuseledger.ledger.pricer import Pricer
+from fuseledger.ledger.tiles import TileLimits
+from fuseledger.planner.schedules import Choice, ScheduleSearch, components
+from fuseledger.triton.compile import compile_kernels, compiler_version, target_of
+from fuseledger.triton.emit import EmittedKernel, emit_kernel, module_source
+
+TABLE = Path(__file__).parent / "register_sweep.csv"
+DEVICES = ("a100-sxm-80", "h100-sxm", "b200", "rtx-5090", "mi300x")
+"""sm_80, sm_90, sm_100, sm_120, gfx942."""
+TILE_ELEMENTS = 65536
+"""Most elements of the tiles of one block's grid axes."""
+HELD_PER_THREAD = 320
+"""Most 32-bit values of one tile that a thread holds: compilers take minutes beyond."""
+BATCH = 24
+
+FAMILIES: dict[str, tuple[str, ...]] = {
+    "pointwise": (
+        "x[4096,4096] | relu",
+        "x[4096,4096] + y[4096,4096]",
+        "x[4096,4096] | gelu",
+        "x[4096,4096] | mish | tanh",
+        "x[4096,4096] | bias | silu + y[4096,4096]",
+        "x[4096,4096] | bias | gelu | scale | sigmoid * y[4096,4096] + z[4096,4096]",
+        "x[64,4096,64] | sigmoid | bias | tanh | scale | bias | relu",
+        "transpose(x[4096,4096]) + y[4096,4096] | exp",
+        "x[16,64,64,64] | bias(axis=1) | hardswish | clamp(0, 1)",
+    ),
+    "reduction": (
+        "sum(x[4096,4096], -1)",
+        "max(x[4096,4096] * y[4096,4096], -1)",
+        "sum(x[4096,4096], 0)",
+        "mean(x[32,128,56,56], [2, 3])",
+        "logsumexp(x[8192,2048], -1)",
+        "norm(x[4096,4096] | gelu, -1)",
+        "var(x[4096,8192], -1)",
+    ),
+    "norm": (
+        "softmax(x[4096,1024])",
+        "softmax(x[4096,8192])",
+        "softmax(x[8,4096,512] * 0.125 + m[4096,512])",
+        "layer_norm(x[4096,1024])",
+        "layer_norm(x[4096,4096])",
+        "rms_norm(x[4096,2048])",
+        "rms_norm(x[4096,4096] + y[4096,4096])",
+        "group_norm(x[32,64,32,32], 16)",
+        "log_softmax(x[2048,4096])",
+    ),
+    "gemm": (
+        "gemm(4096,4096,4096)",
+        "gemm(4096,4096,4096) + bias + relu",
+        "gemm(4096,4096,4096) + bias + gelu",
+        "gemm(4096,4096,4096) + bias + gelu + residual",
+        "gemm(2048,2048,2048) | bias | silu * y[2048,2048] + z[2048,2048]",
+        "gemm(4096,1024,1024) | bias | tanh | scale | sigmoid",
+        "gemm(1024,1024,512,batch=16)",
+        "(x[4096,2048] | silu) @ w[2048,4096]",
+        "sum(gemm(4096,256,1024) | gelu, -1)",
+    ),
+    "contractions": (
+        "(a[4096,1024] @ b[1024,128]) @ c[128,1024]",
+        "(a[4096,512] @ b[512,64] | relu) @ c[64,256] + bias",
+        "attention(q[8,16,2048,64],k[8,16,2048,64],v[8,16,2048,64])",
+        "attention(q[4,8,1024,128],k[4,8,1024,128],v[4,8,1024,128])",
+        "softmax(x[4096,1024]) @ w[1024,128]",
+        "rms_norm(x[2048,1024]) @ w[1024,2048]",
+    ),
+    "window": (
+        "conv(x[8,64,56,56],w[128,64,3,3],padding=1)",
+        "conv(x[8,64,56,56],w[128,64,3,3],padding=1) | bias(axis=1) | relu",
+        "conv(x[16,64,128],w[128,64,3]) | gelu",
+        "conv(x[8,128,28,28],w[256,128,1,1]) | bias(axis=1) | hardswish + y[8,256,28,28]",
+        "conv(x[8,128,56,56],w[128,1,3,3],padding=1,groups=128) | relu",
+        "max_pool(x[16,64,112,112], 2)",
+        "avg_pool(x[16,64,112,112] | relu, 2)",
+        "conv_transpose(x[8,64,32,32],w[64,32,3,3],stride=2,padding=1) | relu",
+    ),
+}  # fmt: skip
+"""Family → sources; every source is one kernel."""
+DTYPES = ("fp16", "fp16", "bf16", "fp32")
+FIELDS = (
+    "family", "source", "dtype", "device", "tiles", "walks", "online", "warps", "stages", "code",
+    "registers", "stack", "spilled", "shared", "failed",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One kernel of the sweep: all that its code and its model depend on."""
+
+    family: str
+    source: str
+    dtype: str
+    device: str
+    tiles: tuple[int | None, ...]
+    """Of every axis of the nest in order; None: not on the grid."""
+    walks: int
+    online: bool
+    warps: int
+    stages: int
+
+    def cells(self) -> dict[str, str]:
+        """The row's first cells."""
+        tiles = " ".join("-" if tile is None else str(tile) for tile in self.tiles)
+        return {
+            "family": self.family, "source": self.source, "dtype": self.dtype,
+            "device": self.device, "tiles": tiles, "walks": str(self.walks),
+            "online": str(int(self.online)), "warps": str(self.warps), "stages": str(self.stages),
+        }  # fmt: skip
+
+    @staticmethod
+    def of(row: dict[str, str]) -> Case:
+        """The case of a row."""
+        tiles = tuple(None if t == "-" else int(t) for t in row["tiles"].split())
+        return Case(
+            family=row["family"], source=row["source"], dtype=row["dtype"], device=row["device"],
+            tiles=tiles, walks=int(row["walks"]), online=row["online"] == "1",
+            warps=int(row["warps"]), stages=int(row["stages"]),
+        )  # fmt: skip
+
+    def graph(self) -> Graph:
+        """The source's graph."""
+        return load(self.source, dtype=self.dtype, dims={})
+
+    def kernel(self, graph: Graph) -> Kernel:
+        """All ops as one kernel under this case's schedule."""
+        device = load_device(self.device)
+        search = ScheduleSearch(graph, device, Roofline(device))
+        ops = tuple(range(len(graph.ops)))
+        search.memo[ops] = Choice(0, 1, 0.0, self.tiles, self.walks, (), self.online)
+        kernel = search.kernel(ops)
+        schedule = replace(kernel.schedule, warps=self.warps, stages=self.stages)
+        return Kernel(ops=ops, schedule=schedule)
+
+
+def cases(seed: int) -> Iterator[Case]:
+    """Cases without end, every family and device as often as another.
+
+    Tiles are where a random walk of the planner's own steps gets: doublings from the least tiles.
+    """
+    chance = random.Random(seed)
+    turn = 0
+    while True:
+        for family, sources in FAMILIES.items():
+            source = sources[turn % len(sources)]
+            device = DEVICES[(turn + turn // len(sources)) % len(DEVICES)]
+            found = _case(chance, family, source, chance.choice(DTYPES), device)
+            if found is not None:
+                yield found
+        turn += 1
+
+
+def _case(chance: random.Random, family: str, source: str, dtype: str, device: str) -> Case | None:
+    graph = load(source, dtype=dtype, dims={})
+    nest = analyse(graph, tuple(range(len(graph.ops))))
+    assert nest.veto is None, source
+    assert len(components(nest)) == 1, source
+    online = online_variant(nest)
+    walks = chance.choice((1, 2)) if nest.carried and online is None else 1
+    pricer = Pricer(online or nest, load_device(device))
+    warps = chance.choice((4, 4, 8, 8, 16))
+    tiles = _tiles(chance, pricer, warps)
+    price = pricer.price(tiles, walks=walks)
+    if any(account == "capacity" for account, _ in price.vetoes):
+        return None
+    if max((held.register_bytes for held in price.held), default=0) > HELD_PER_THREAD * 128 * warps:
+        return None
+    return Case(
+        family=family, source=source, dtype=dtype, device=device,
+        tiles=tuple(price.tiles.get(name) for name in nest.sizes), walks=walks,
+        online=online is not None, warps=warps, stages=chance.choice((1, 2, 2, 3, 4)),
+    )  # fmt: skip
+
+
+def _tiles(chance: random.Random, pricer: Pricer, warps: int) -> dict[str, int]:
+    nest: Nest = pricer.nest
+    tiles = TileLimits(pricer).least()
+    loops = (
+        1
+        if pricer.contractions or set(nest.open_axes) - nest.split_axes == set(nest.sizes)
+        else LOOP_POINTS
+    )
+    most = min(TILE_ELEMENTS, HELD_PER_THREAD * 32 * warps // loops)
+    wanted = 2 ** chance.uniform(5, 16) / loops**0.5
+    growing = [n for n in nest.open_axes if n not in nest.split_axes]
+    while growing:
+        name = chance.choice(growing)
+        grown = {**tiles, name: min(2 * tiles[name], nest.sizes[name])}
+        elements = prod(tile for n, tile in grown.items() if n not in nest.split_axes)
+        if grown == tiles or elements > min(most, wanted):
+            growing.remove(name)
+        else:
+            tiles = grown
+    return tiles
+
+
+def main() -> None:
+    """Run the sweep; see the module."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kernels", type=int, default=800)
+    parser.add_argument("--processes", type=int, default=os.cpu_count())
+    parser.add_argument("--table", type=Path, default=TABLE)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    before = read(args.table) if args.table.exists() else []
+    known = {row["code"]: row for row in before if not row["failed"]}
+    version = compiler_version()
+    rows: list[dict[str, str]] = []
+    waiting: Waiting = []
+    seen: set[str] = set()
+    for case in islice(cases(args.seed), 2 * args.kernels):
+        graph = case.graph()
+        try:
+            kernel = emit_kernel(graph, case.kernel(graph), name="k")
+        except CannotEmit:
+            continue
+        if kernel.notes:  # the code is not what the schedule says
+            continue
+        code = digest(kernel, case.device, version)
+        if code in seen:
+            continue
+        seen.add(code)
+        if code in known:
+            rows.append(known[code])
+        else:
+            waiting.append((case.cells() | {"code": code}, kernel, case.device))
+        if len(seen) == args.kernels:
+            break
+    console = Console(stderr=True)
+    console.print(f"{len(rows)} rows are there, {len(waiting)} kernels to compile")
+    with Progress(console=console) as progress:
+        task = progress.add_task("compiling", total=len(waiting))
+        for device, batch in _batches(waiting):
+            found = compile_kernels(
+                [kernel for _, kernel, _ in batch], target_of(load_device(device)),
+                processes=args.processes, done=lambda _: progress.advance(task),
+            )  # fmt: skip
+            for (row, _, _), each in zip(batch, found, strict=True):
+                row |= {
+                    "registers": str(each.registers), "stack": str(each.stack_bytes),
+                    "spilled": str(each.spilled_bytes), "shared": str(each.shared_bytes),
+                    "failed": each.failed or "",
+                }  # fmt: skip
+                rows.append(row)
+            write(args.table, rows, version)
+
+
+Waiting = list[tuple[dict[str, str], EmittedKernel, str]]
+
+
+def _batches(waiting: Waiting) -> Iterator[tuple[str, Waiting]]:
+    """The kernels in batches of one device each, all devices in turn."""
+    left = {name: [each for each in waiting if each[2] == name] for name in DEVICES}
+    while any(left.values()):
+        for name in DEVICES:
+            if left[name]:
+                yield name, left[name][:BATCH]
+                left[name] = left[name][BATCH:]
+
+
+def digest(kernel: EmittedKernel, device: str, version: str) -> str:
+    """What tells a kernel's code, target and compiler from every other."""
+    text = repr((module_source([kernel], ""), sorted(kernel.constants.items()), kernel.warps,
+                 kernel.stages, device, version))  # fmt: skip
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    """The rows of a table."""
+    with path.open(newline="") as file:
+        return list(csv.DictReader(line for line in file if not line.startswith("#")))
+
+
+def write(path: Path, rows: list[dict[str, str]], version: str) -> None:
+    """Write a table whole."""
+    partial = path.with_suffix(".partial")
+    with partial.open("w", newline="") as file:
+        file.write(f"# triton {version}\n")
+        writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(sorted(rows, key=lambda row: [row[name] for name in FIELDS[:10]]))
+    partial.replace(path)
+
+
+if __name__ == "__main__":
+    main()
