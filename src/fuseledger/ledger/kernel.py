@@ -39,6 +39,8 @@ class Schedule:
     """Times that carried tensors are walked; 1 where they are owned or online."""
     online: bool = False
     """Whether sums over a carried tensor are rescaled while it is walked once."""
+    combined: bool = False
+    """Whether a combine kernel merges the parts of split axes; else their readers do."""
 
     def __str__(self) -> str:
         return " ".join(f"{name}={axis}" for name, axis in self.axes)

@@ -86,6 +86,32 @@ def analyse(graph: Graph, positions: tuple[int, ...]) -> Nest:
     return nest
 
 
+def cone(nest: Nest) -> frozenset[int]:
+    """Ops that must run again when carried tensors are walked twice."""
+    makers = {edge.tensor.name: edge.producer for edge in nest.edges}
+    before: dict[int, list[int]] = {}
+    for edge in nest.edges:
+        before.setdefault(edge.consumer, []).append(edge.producer)
+    pending = [makers[name] for name in nest.carried if name in makers]
+    found: set[int] = set()
+    while pending:
+        i = pending.pop()
+        if i not in found:
+            found.add(i)
+            pending.extend(before.get(i, ()))
+    return frozenset(found)
+
+
+def rewalked(nest: Nest) -> frozenset[str]:
+    """External tensors that one more walk over the carried tensors reads again."""
+    again = cone(nest)
+    return frozenset(
+        name
+        for name, reads in nest.external.items()
+        if name in nest.carried or any(i in again for i, _ in reads)
+    )
+
+
 def _connect(nest: Nest, made: dict[str, int]) -> None:
     graph = nest.graph
     for i, op in nest.ops.items():

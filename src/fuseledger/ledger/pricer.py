@@ -6,18 +6,17 @@ What no schedule changes is computed once per nest. `footprint.py` adds rule R5.
 from __future__ import annotations
 
 from collections.abc import Set
-from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
 from fuseledger.devices import Device
 from fuseledger.graph.axis import Index
-from fuseledger.graph.op import COMBINES, Access, Op
+from fuseledger.graph.op import COMBINES, Op
 from fuseledger.graph.reach import tile_reach
-from fuseledger.graph.tensor import DTYPE_BITS, Tensor
 from fuseledger.ledger.footprint import ACCUMULATOR_BYTES, LOOP_POINTS, Footprint
-from fuseledger.ledger.nest import Edge, Nest
+from fuseledger.ledger.nest import Edge, Nest, cone, rewalked
 from fuseledger.ledger.price import Price, external_bytes
+from fuseledger.ledger.tiled import Bound, TiledLoads
 
 FOLD_SHARE = 0.1
 """Partials up to this share of a kernel's own traffic are folded by whoever reads them; more get
@@ -38,14 +37,11 @@ class Pricer:
         self.read_bytes = sum(self.read_once.values())
         self.write_bytes = sum(self.tensors[name].bytes for name in nest.outputs)
         self._prices: dict[tuple[object, ...], Price] = {}
-        self._bounds = _bounds(nest)
+        self._bounds = bounds_of(nest)
         halos = {i: {bound.name for bound in bounds} for i, bounds in self._bounds.items()}
         pipes = self._pipes
         self._work_of = [_Work(nest, i, pipes[i], halos.get(i, _NONE)) for i in nest.positions]
-        self._loads = [
-            (name, [_Load(self.tensors[name], i, nest.ops[i], access) for i, access in reads])
-            for name, reads in nest.external.items()
-        ]
+        self._loads = TiledLoads(nest, self._bounds)
         self.footprint = Footprint(nest, device, self.contractions, halos, self.regions({}))
 
     @cached_property
@@ -63,27 +59,12 @@ class Pricer:
     @cached_property
     def cone(self) -> frozenset[int]:
         """Ops that must run again when carried tensors are walked twice."""
-        makers = {edge.tensor.name: edge.producer for edge in self.nest.edges}
-        before: dict[int, list[int]] = {}
-        for edge in self.nest.edges:
-            before.setdefault(edge.consumer, []).append(edge.producer)
-        pending = [makers[name] for name in self.nest.carried if name in makers]
-        found: set[int] = set()
-        while pending:
-            i = pending.pop()
-            if i not in found:
-                found.add(i)
-                pending.extend(before.get(i, ()))
-        return frozenset(found)
+        return cone(self.nest)
 
     @cached_property
     def rewalked(self) -> frozenset[str]:
         """External tensors that one more walk over the carried tensors reads again."""
-        return frozenset(
-            name
-            for name, reads in self.nest.external.items()
-            if name in self.nest.carried or any(i in self.cone for i, _ in reads)
-        )
+        return rewalked(self.nest)
 
     def regions(self, tiles: dict[str, int]) -> Regions:
         """Extent of every axis of every op inside one block: tiles, halos, or the whole axis.
@@ -133,7 +114,7 @@ class Pricer:
         self._work(price, regions, counts)
         self._rescale(price)
         self._partials(price, counts)
-        price.l2_bytes = self._loaded(price, regions) + self.write_bytes
+        price.l2_bytes = self._loaded(price) + self.write_bytes + price.partial_bytes
         self.footprint.add(price, regions)
         return price
 
@@ -199,42 +180,13 @@ class Pricer:
             merge = COMBINES[op.combine or "sum"].merge_flops * (parts - 1) * op.output_points
             price.flops["lanes:fp32"] = price.flops.get("lanes:fp32", 0.0) + merge
 
-    def _loaded(self, price: Price, regions: Regions) -> int:
-        """Bytes that all blocks load from L2: each operand's tile, once per block and walk."""
+    def _loaded(self, price: Price) -> int:
+        """Bytes that all blocks load from L2: each element once per block and walk."""
         total = 0
-        for name, loads in self._loads:
-            tile_bytes = max([load.tile_bytes(regions[load.position]) for load in loads])
+        for name in self.nest.external:
             again = price.walks if price.walks > 1 and name in self.rewalked else 1
-            total += max(tile_bytes * price.blocks, self.read_once[name]) * again
+            total += self._loads.bytes_of(name, price.tiles) * again
         return total
-
-
-class _Load:
-    """One read of an external tensor, prepared for asking its tile's bytes many times."""
-
-    __slots__ = ("_bits", "_index", "_lookups", "_plain", "name", "position")
-
-    def __init__(self, tensor: Tensor, position: int, op: Op, access: Access) -> None:
-        self.name = tensor.name
-        self.position = position
-        self._bits = DTYPE_BITS[tensor.dtype]
-        pairs = list(zip(tensor.axes, access.index, strict=True))
-        self._plain = [index.axis for _, index in pairs if index.axis is not None]
-        self._index = [(i, a.size) for a, i in pairs if i.axis is None and i.lookup is None]
-        self._lookups = [
-            (a.size, op.reads[i.lookup].axes) for a, i in pairs if i.lookup is not None
-        ]
-
-    def tile_bytes(self, region: dict[str, int]) -> int:
-        """Bytes that one block reads."""
-        elements = 1
-        for name in self._plain:
-            elements *= region[name]
-        for index, size in self._index:
-            elements *= tile_reach(index, region, size)
-        for size, axes in self._lookups:
-            elements *= min(size, prod(region[name] for name in axes))
-        return (elements * self._bits + 7) // 8
 
 
 class _Work:
@@ -267,16 +219,7 @@ class _Work:
         return max(1.0, again)
 
 
-@dataclass(frozen=True, slots=True)
-class _Bound:
-    """Along one axis of a producer, what its consumers need."""
-
-    name: str
-    reads: list[tuple[int, Index, int]]
-    """(consumer, index by which it reads the axis, size of the axis)."""
-
-
-def _bounds(nest: Nest) -> dict[int, list[_Bound]]:
+def bounds_of(nest: Nest) -> dict[int, list[Bound]]:
     """Producers that see other extents than the tiles, consumers first.
 
     An axis that every consumer walks as it is tiled needs no bound.
@@ -287,7 +230,7 @@ def _bounds(nest: Nest) -> dict[int, list[_Bound]]:
         out.setdefault(edge.producer, []).append(edge)
         if edge.is_linked:
             linked.add(edge.producer)
-    found: dict[int, list[_Bound]] = {}
+    found: dict[int, list[Bound]] = {}
     halos: dict[int, set[str]] = {}
     for i in reversed(nest.positions) if linked else ():
         edges = out.get(i, ())
@@ -302,7 +245,7 @@ def _bounds(nest: Nest) -> dict[int, list[_Bound]]:
                 if index.axis != axis.name or axis.name in inner:
                     halo.add(axis.name)
         if halo:
-            found[i] = [_Bound(name, reads[name]) for name in reads if name in halo]
+            found[i] = [Bound(name, reads[name]) for name in reads if name in halo]
             halos[i] = halo
     return found
 

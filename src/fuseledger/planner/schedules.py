@@ -116,6 +116,7 @@ class ScheduleSearch:
             stages=price.stages,
             walks=price.walks,
             online=choice.online,
+            combined=price.launches > 1,
         )
         return Kernel(ops=positions, schedule=schedule)
 

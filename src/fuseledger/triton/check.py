@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from math import prod, sqrt
@@ -25,8 +25,11 @@ from fuseledger.graph.scalar import Call
 from fuseledger.graph.tensor import Tensor, is_float
 from fuseledger.ledger.kernel import Kernel
 from fuseledger.ledger.nest import analyse
-from fuseledger.triton.emit import EmitOptions, EmittedKernel, emit_kernel, module_source
+from fuseledger.triton.check_parts import merge, random_parts, small_partial
+from fuseledger.triton.emit import EmitOptions, emit_combine, emit_kernel, module_source
+from fuseledger.triton.partials import Partial, buffer_of, folded_tensors, partials_of
 from fuseledger.triton.shrink import shrink
+from fuseledger.triton.traffic import Bytes, Traffic, compared, tiled_traffic
 
 Outcome = Literal["pass", "fail", "cannot emit", "not checked"]
 
@@ -51,17 +54,19 @@ class Checked:
     reason: str = ""
     error: float | None = None
     """Largest error over its bound: at most 1 where the kernel passes."""
+    traffic: Traffic | None = None
+    """Bytes that the account says and that the interpreter counted, on the checked shape."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Job:
     name: str
     folder: Path
-    graph: Graph
-    emitted: EmittedKernel
+    outputs: tuple[str, ...]
     inputs: dict[str, Any]
     bounds: dict[str, Any]
     expected: dict[str, Any]
+    account: tuple[Bytes, Bytes]
 
 
 def check_kernels(
@@ -72,9 +77,11 @@ def check_kernels(
     _need_torch()
     found: list[Checked | _Job] = []
     with tempfile.TemporaryDirectory(prefix="fuseledger-check-") as place:
+        folded = folded_tensors(graph, [kernel for _, kernel in kernels])
         for number, (name, kernel) in enumerate(kernels):
+            folder = Path(place) / str(number)
             try:
-                found.append(_prepare(graph, kernel, name, Path(place) / str(number), seed))
+                found.append(_prepare(graph, kernel, name, folder, seed, folded))
             except CannotEmit as error:
                 found.append(Checked(name=name, outcome="cannot emit", reason=str(error)))
             except _NotChecked as error:
@@ -96,46 +103,75 @@ def _need_torch() -> None:
             raise MissingExtra(extra, package)
 
 
-def _prepare(graph: Graph, kernel: Kernel, name: str, folder: Path, seed: int) -> _Job:
+def _prepare(
+    graph: Graph, kernel: Kernel, name: str, folder: Path, seed: int,
+    folded: Mapping[str, Partial],
+) -> _Job:  # fmt: skip
     import numpy as np
 
-    emit_kernel(graph, kernel)  # what cannot be emitted says so of the real kernel
+    emit_kernel(graph, kernel, folded=folded)  # what cannot be emitted says so of the real kernel
     try:
         small, schedule = shrink(graph, kernel)
     except CannotEmit as error:
         raise _NotChecked(str(error)) from error
-    emitted = emit_kernel(small, schedule, options=SMALL)
     rng = np.random.default_rng(seed)
     external = analyse(small, schedule.ops).external
     inputs = {t: _random(small, small.tensors[t], rng) for t in external}
     for tensor in _positive(graph, external):
         inputs[tensor] = rounded(np.abs(inputs[tensor]) + 0.5, small.tensors[tensor].dtype)
+    arriving = {t: small_partial(p) for t, p in folded.items() if t in external}
+    buffers: dict[str, Any] = {}
+    for partial in {p.results: p for p in arriving.values()}.values():
+        shape = next(small.tensors[t].shape for t in partial.results if t in external)
+        parts = random_parts(partial, shape, rng)
+        buffers |= {buffer_of(t): part for t, part in zip(partial.results, parts, strict=True)}
+        merged = merge(partial, parts)
+        inputs |= {t: m for t, m in zip(partial.results, merged, strict=True) if t in external}
+    emitted = emit_kernel(small, schedule, options=SMALL, folded=arriving)
+    launches = [emitted]
+    if partials_of(small, schedule):
+        combine = f"{emitted.name}_combine"
+        launches.append(emit_combine(small, schedule, name=combine, options=SMALL))
     values = evaluate(small, inputs, keep=True)
-    expected = {t: values[t] for t in emitted.outputs}
+    outputs = tuple(analyse(small, schedule.ops).outputs)
+    expected = {t: values[t] for t in outputs}
     for tensor, array in expected.items():
         if np.isfinite(array).mean() < 0.5:
             raise _NotChecked(f"{tensor} is mostly not finite on random inputs")
-    bounds = {t: error_bound(small, t, values) for t in emitted.outputs}
+    bounds = {t: error_bound(small, t, values) for t in outputs}
     folder.mkdir()
-    (folder / "kernels.py").write_text(module_source([emitted], name))
-    read = [t for _, t in emitted.parameters if t in inputs]
+    (folder / "kernels.py").write_text(module_source(launches, name))
+    given = inputs | buffers
+    read = [t for _, t in emitted.parameters if t in given]
     for number, tensor in enumerate(read):
-        np.save(folder / f"in{number}.npy", inputs[tensor])
+        np.save(folder / f"in{number}.npy", given[tensor])
+    made = {t: small.tensors[t] for t in outputs}
+    spaces = {t: ("fp32", shape) for each in launches for t, shape in each.buffers.items()}
+    spaces |= {t: (tensor.dtype, tensor.shape) for t, tensor in made.items()}
     job = {
-        "kernel": emitted.name,
-        "parameters": [tensor for _, tensor in emitted.parameters],
-        "constants": emitted.constants,
-        "blocks": emitted.blocks,
-        "inputs": [{"tensor": t, "dtype": small.tensors[t].dtype} for t in read],
-        "outputs": [
-            {"tensor": t, "dtype": small.tensors[t].dtype, "shape": list(small.tensors[t].shape)}
-            for t in emitted.outputs
+        "launches": [
+            {
+                "kernel": each.name,
+                "parameters": [tensor for _, tensor in each.parameters],
+                "constants": each.constants,
+                "blocks": each.blocks,
+            }
+            for each in launches
+        ],
+        "inputs": [
+            {"tensor": t, "dtype": small.tensors[t].dtype if t in inputs else "fp32"} for t in read
+        ],
+        "outputs": [{"tensor": t, "dtype": made[t].dtype} for t in outputs],
+        "made": [
+            {"tensor": t, "dtype": dtype, "shape": list(shape)}
+            for t, (dtype, shape) in spaces.items()
+            if t not in given
         ],
     }
     (folder / "job.json").write_text(json.dumps(job))
     return _Job(
-        name=name, folder=folder, graph=small, emitted=emitted, inputs=inputs,
-        bounds=bounds, expected=expected,
+        name=name, folder=folder, outputs=outputs, inputs=inputs, bounds=bounds,
+        expected=expected, account=tiled_traffic(small, schedule, arriving),
     )  # fmt: skip
 
 
@@ -274,7 +310,9 @@ def _judge(job: _Job) -> Checked:
         outcome = "not checked" if reason.startswith(TOO_LONG) else "fail"
         return Checked(name=job.name, outcome=outcome, reason=reason)
     worst = 0.0
-    for number, tensor in enumerate(job.emitted.outputs):
+    counted = json.loads((job.folder / "bytes.json").read_text())
+    traffic = compared(job.account, counted)
+    for number, tensor in enumerate(job.outputs):
         found = np.load(job.folder / f"out{number}.npy").reshape(job.expected[tensor].shape)
         expected, bound = job.expected[tensor], job.bounds[tensor]
         with np.errstate(invalid="ignore"):
@@ -289,5 +327,7 @@ def _judge(job: _Job) -> Checked:
                 f"{tensor}[{where}] is {found[at]:.6g}, expected {expected[at]:.6g} "
                 f"± {np.broadcast_to(bound, off.shape)[at]:.2g}"
             )
-            return Checked(name=job.name, outcome="fail", reason=reason, error=worst)
-    return Checked(name=job.name, outcome="pass", error=worst)
+            return Checked(
+                name=job.name, outcome="fail", reason=reason, error=worst, traffic=traffic
+            )
+    return Checked(name=job.name, outcome="pass", error=worst, traffic=traffic)

@@ -7,25 +7,34 @@ way become loops or lanes (`emit_reduce.py`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from fuseledger.errors import CannotEmit
-from fuseledger.graph.graph import Graph
-from fuseledger.ledger.kernel import Kernel
+from fuseledger.graph.graph import Graph, Result
+from fuseledger.graph.op import Op
+from fuseledger.graph.scalar import Read
+from fuseledger.graph.tensor import Tensor
+from fuseledger.graph.view import View
+from fuseledger.ledger.kernel import AxisSchedule, Kernel, Schedule
 from fuseledger.ledger.nest import Nest, analyse
 from fuseledger.ledger.online import online_variant
 from fuseledger.planner.schedules import components
-from fuseledger.triton.emit_body import Writer, identity
+from fuseledger.triton.emit_body import Frame, Writer, identity
 from fuseledger.triton.emit_reduce import reduce_op
 from fuseledger.triton.functions import helpers_used
 from fuseledger.triton.lanes import MATRIX_LEAST, Group, Layout, lay_out
-from fuseledger.triton.scope import POINTER_TYPES, Names, Scope, Variable, identifier
+from fuseledger.triton.partials import Partial, buffer_of, partials_of
+from fuseledger.triton.scope import POINTER_TYPES, Names, Range, Scope, Variable, identifier
 from fuseledger.triton.walk import walking
 
 WIDE = 2**31
 """Elements from which offsets need 64 bits."""
 NAME_LONGEST = 60
+COMBINE_TILE = 1024
+"""Elements that a block of a combine kernel merges."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +66,9 @@ class EmittedKernel:
     warps: int
     stages: int
     outputs: tuple[str, ...]
-    """Tensors that it writes."""
+    """Tensors that it writes, and buffers of parts."""
+    buffers: dict[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
+    """Buffers of parts that it reads or writes, in fp32, and their shapes."""
     notes: tuple[str, ...] = ()
     """Where the code departs from the schedule."""
 
@@ -69,13 +80,24 @@ def emit_kernel(
     name: str | None = None,
     header: tuple[str, ...] = (),
     options: EmitOptions | None = None,
+    folded: Mapping[str, Partial] | None = None,
 ) -> EmittedKernel:
-    """A kernel's Triton source; raises CannotEmit, saying why, for what has none."""
+    """A kernel's Triton source; raises CannotEmit, saying why, for what has none.
+
+    `folded` names the tensors that other kernels leave as parts, for this one to merge.
+    """
     options = options or EmitOptions()
     nest = analyse(graph, kernel.ops)
-    _refuse(nest, kernel)
+    _refuse(nest)
+    partials = partials_of(graph, kernel)
+    arriving = {t: p for t, p in (folded or {}).items() if t in nest.external}
+    buffers = _buffers(graph, partials, arriving)
+    stored = dict.fromkeys(nest.external, "") | _merged(arriving) | dict.fromkeys(nest.outputs, "")
+    stored = {tensor: place or tensor for tensor, place in stored.items()}
+    for partial in partials.values():
+        stored |= {tensor: buffer_of(tensor) for tensor in partial.results}
     names = Names()
-    pointers = {t: names.new(f"{identifier(t)}_ptr") for t in (*nest.external, *nest.outputs)}
+    pointers = {t: names.new(f"{identifier(stored[t])}_ptr") for t in stored}
     sizes: dict[str, int] = {}
     parts = components(nest)
     bodies: list[tuple[Scope, Layout, int]] = []
@@ -83,7 +105,9 @@ def emit_kernel(
         piece = analyse(graph, part) if len(parts) > 1 else nest
         if len(parts) > 1:
             piece.outputs = [t for t in nest.outputs if graph.producer[t] in part]
-        bodies.append(_part(piece, kernel, names, sizes, pointers, options))
+        writer = _writer(piece, kernel, names, sizes, pointers, options)
+        writer.partials, writer.folded = partials, arriving
+        bodies.append(_part(writer))
     blocks = sum(count for _, _, count in bodies)
     name = name or kernel_name(graph, kernel)
     lines = list(_assemble(bodies))
@@ -91,20 +115,84 @@ def emit_kernel(
     constants: dict[str, int | str] = {**sizes}
     if "PRECISION" in text:
         constants["PRECISION"] = "tf32" if options.tf32 else "ieee"
-    signature = {pointers[t]: f"*{POINTER_TYPES[graph.tensors[t].dtype]}" for t in pointers}
+    signature = {
+        pointers[t]: "*fp32" if stored[t] in buffers else f"*{POINTER_TYPES[graph.tensors[t].dtype]}"
+        for t in pointers
+    }
     source = _function(name, header, [pointers[t] for t in pointers], list(constants), text)
     return EmittedKernel(
         name=name,
         source=source,
-        parameters=tuple((pointer, tensor) for tensor, pointer in pointers.items()),
+        parameters=tuple((pointer, stored[tensor]) for tensor, pointer in pointers.items()),
         signature=signature | dict.fromkeys(constants, "constexpr"),
         constants=constants,
         blocks=blocks,
         warps=kernel.schedule.warps,
         stages=kernel.schedule.stages,
-        outputs=tuple(nest.outputs),
-        notes=tuple(note for _, layout, _ in bodies for note in layout.notes),
+        outputs=tuple(stored[tensor] for tensor in nest.outputs),
+        buffers=buffers,
     )
+
+
+def emit_combine(
+    graph: Graph, kernel: Kernel, *, name: str, options: EmitOptions | None = None
+) -> EmittedKernel:
+    """The kernel that merges the parts which a kernel with split axes leaves."""
+    partials = partials_of(graph, kernel)
+    arriving = {buffer_of(t): p for p in partials.values() for t in p.results}
+    tensors: dict[str, Tensor] = {}
+    ops: list[Op] = []
+    for i in partials:
+        kept = tuple(axis for axis in graph.ops[i].axes if axis.name not in graph.ops[i].reduces)
+        for write in graph.ops[i].writes:
+            tensor = graph.tensors[write.tensor]
+            parts = buffer_of(tensor.name)
+            tensors[tensor.name] = replace(tensor, role="output")
+            tensors[parts] = replace(tensor, name=parts, role="input", dtype="fp32")
+            read = replace(write, tensor=parts)
+            ops.append(
+                Op(
+                    name=f"{tensor.name}_merged", function="combine", axes=kept, reads=(read,),
+                    writes=(write,), body=Read(0),
+                )
+            )  # fmt: skip
+    results = tuple(
+        Result(op.writes[0].tensor, View.whole(t.name, t.shape, t.dtype))
+        for op in ops
+        for t in (tensors[op.writes[0].tensor],)
+    )
+    single = Graph(name=name, ops=tuple(ops), tensors=tensors, results=results)
+    tiles: dict[str, AxisSchedule] = {}
+    for op in ops:
+        left = COMBINE_TILE
+        for axis in reversed(op.axes):
+            if axis.size > 1:
+                tiles[axis.name] = AxisSchedule("grid", min(axis.size, left))
+                left = max(1, left // axis.size)
+    schedule = Schedule(axes=tuple(tiles.items()))
+    merge = Kernel(ops=tuple(range(len(ops))), schedule=schedule)
+    return emit_kernel(single, merge, name=name, options=options, folded=arriving)
+
+
+def _merged(arriving: Mapping[str, Partial]) -> dict[str, str]:
+    """Tensor → buffer, for what arrives as parts: all results of an op are merged together."""
+    found: dict[str, str] = {}
+    for name, partial in arriving.items():
+        for result in partial.results:
+            found[buffer_of(result) if name == buffer_of(name) else result] = buffer_of(result)
+    return found
+
+
+def _buffers(
+    graph: Graph, partials: Mapping[int, Partial], arriving: Mapping[str, Partial]
+) -> dict[str, tuple[int, ...]]:
+    """Buffers of parts, and their shapes."""
+    found: dict[str, tuple[int, ...]] = {}
+    for partial in (*partials.values(), *arriving.values()):
+        for result in partial.results:
+            tensor = graph.tensors.get(result) or graph.tensors[buffer_of(result)]
+            found[buffer_of(result)] = (partial.parts, *tensor.shape)
+    return found
 
 
 def kernel_name(graph: Graph, kernel: Kernel) -> str:
@@ -127,7 +215,7 @@ def module_source(kernels: list[EmittedKernel], summary: str) -> str:
     return "\n\n\n".join([head.rstrip("\n"), *helpers, *bodies]) + "\n"
 
 
-def _refuse(nest: Nest, kernel: Kernel) -> None:
+def _refuse(nest: Nest) -> None:
     for op in nest.ops.values():
         if op.is_opaque:
             raise CannotEmit(f"{op.name} is a barrier: nothing is known of it but its tensors")
@@ -137,37 +225,69 @@ def _refuse(nest: Nest, kernel: Kernel) -> None:
             raise CannotEmit(f"{op.name} is a scan")
         if 0 in op.sizes.values():
             raise CannotEmit(f"{op.name} has no points")
-    for axis, schedule in kernel.schedule.axes:
-        if schedule.treatment == "split":
-            raise CannotEmit(f"axis {axis} is split: partial results and their combine kernel")
     for tensor in (*nest.external, *nest.outputs):
         if nest.graph.tensors[tensor].dtype not in POINTER_TYPES:
             raise CannotEmit(f"{tensor} is {nest.graph.tensors[tensor].dtype}")
 
 
-def _part(
+def _writer(
     nest: Nest, kernel: Kernel, names: Names, constants: dict[str, int],
     pointers: dict[str, str], options: EmitOptions,
-) -> tuple[Scope, Layout, int]:  # fmt: skip
-    """The body of one part of a kernel, its layout, and the blocks it takes."""
+) -> Writer:  # fmt: skip
     layout = lay_out(nest, kernel.schedule)
     online = online_variant(nest) if kernel.schedule.online else None
     tensors = [nest.graph.tensors[t] for t in (*nest.external, *nest.outputs)]
-    w = Writer(
+    return Writer(
         nest=nest, layout=layout, names=names, constants=constants, pointers=pointers,
         reduce=reduce_op,
         wide=any(tensor.elements >= WIDE for tensor in tensors),
         loop_points=options.loop_points, step_bytes=options.step_bytes,
         whole=frozenset(n for n, axis in kernel.schedule.axes if axis.treatment == "whole"),
         online=online.rescaled if online is not None else frozenset(),
+        store_on_the_way=_store_on_the_way,
     )  # fmt: skip
+
+
+def _part(w: Writer) -> tuple[Scope, Layout, int]:
+    """The body of one part of a kernel, its layout, and the blocks it takes."""
+    nest, layout = w.nest, w.layout
     body = Scope(0)
     w.scopes.append(body)
     _grid(w)
-    for i, op in nest.ops.items():
-        if any(write.tensor in nest.outputs for write in op.writes):
-            _output(w, i)
+    stored = [
+        i for i, op in nest.ops.items() if any(write.tensor in nest.outputs for write in op.writes)
+    ]
+    w.pending = dict.fromkeys(stored)
+    with ExitStack() as loops:
+        for axis in layout.batch:
+            loops.enter_context(walking(w, (axis,), block=1, scalar=True))
+        for i in sorted(stored, key=lambda i: nest.ops[i].combine is None):
+            if i in w.pending:
+                _output(w, i)
     return body, layout, layout.blocks(nest.sizes)
+
+
+def _store_on_the_way(
+    w: Writer, statistics: list[int], axes: tuple[str, ...], frame: Frame
+) -> None:
+    """Store, in the loop of some statistics, the tensors on their way that lie in its tile."""
+    above: set[int] = set(statistics)
+    for edge in reversed(w.nest.edges):
+        if edge.consumer in above:
+            above.add(edge.producer)
+    for i in [i for i in w.pending if i in above and i not in statistics]:
+        op = w.nest.ops[i]
+        inner = {n for n in op.kept if w.extent(n) > 1 and _is_walked(w, n)}
+        in_sight = all(n in w.variables for n in op.kept if w.extent(n) > 1)
+        if inner == set(axes) and in_sight:
+            used = {w.variables[n].group for n in op.kept if n in w.variables}
+            _store(w, i, {name: place for name, place in frame.items() if name in used})
+
+
+def _is_walked(w: Writer, axis: str) -> bool:
+    """Whether an axis is neither on lanes of the grid nor a block's own position."""
+    layout = w.layout
+    return axis not in layout.tiles or axis in layout.split
 
 
 def _grid(w: Writer) -> None:
@@ -182,13 +302,17 @@ def _grid(w: Writer) -> None:
         tile = layout.tiles[name]
         block = _tile_constant(w, name, tile, grouped.get(name))
         count = w.size_name(name) if tile == 1 else f"tl.cdiv({w.size_name(name)}, {block})"
-        position = w.names.new(f"pid_{name}" if tile > 1 else name.lower())
+        is_range = name in layout.split or name in layout.batch
+        stem = f"part_{name}" if name in layout.split else f"pid_{name}" if tile > 1 else name
+        position = w.names.new(stem.lower())
         if left:
             w.line(f"{position} = pid % {count}")
             w.line(f"pid = pid // {count}")
         else:
             w.line(f"{position} = pid")
-        if name in grouped:
+        if is_range:
+            _range(w, name, position, tile, block)
+        elif name in grouped:
             starts[name] = f"{position} * {block}"
         else:
             w.variables[name] = Variable(position, 0)
@@ -196,6 +320,23 @@ def _grid(w: Writer) -> None:
         if group is not None:
             w.groups[group.name] = group
             _grid_lanes(w, group, starts)
+
+
+def _range(w: Writer, name: str, position: str, tile: int, block: str) -> None:
+    """The block's part of an axis that it walks itself."""
+    size = w.nest.sizes[name]
+    if name in w.layout.split:
+        w.parts[name] = position
+    is_even = size % tile == 0
+    if tile == 1:
+        w.ranges[name] = Range(position, f"{position} + 1", 1, is_even, "1")
+        return
+    begin, end = w.names.new(f"{name}_begin".lower()), w.names.new(f"{name}_end".lower())
+    w.line(f"{begin} = {position} * {block}")
+    limit = f"{begin} + {block}"
+    w.line(f"{end} = {limit if is_even else f'tl.minimum({limit}, {w.size_name(name)})'}")
+    count = block if is_even else f"({end} - {begin})"
+    w.ranges[name] = Range(begin, end, tile, is_even, count)
 
 
 def _tile_constant(w: Writer, axis: str, tile: int, group: Group | None) -> str:
@@ -249,15 +390,14 @@ def _output(w: Writer, i: int) -> None:
     kept = [name for name in op.kept if op.sizes[name] > 1]
     used = {w.variables[n].group for n in kept if n in w.variables}
     frame = {name: place for name, place in frame.items() if name in used}
-    inner = tuple(name for name in kept if name not in w.variables or w.variables[name].depth)
-    inner = tuple(name for name in inner if name not in layout.tiles)
+    inner = tuple(name for name in kept if w.extent(name) > 1 and _is_walked(w, name))
     if not inner:
         _store(w, i, frame)
         return
     taken = set(frame.values())
     place = next((p for p in ((1, 0) if layout.rank == 2 else (0,)) if p not in taken), None)
     least = MATRIX_LEAST if w.has_products else 1
-    points = prod(op.sizes[name] for name in inner)
+    points = prod(w.extent(name) for name in inner)
     rows = prod(w.groups[name].lanes for name in frame)
     block = max(w.loop_points, least, 1 << max(0, (1024 // max(1, rows)).bit_length() - 1))
     if place is None and points > 1 << 16:
@@ -269,6 +409,7 @@ def _output(w: Writer, i: int) -> None:
 
 def _store(w: Writer, i: int, frame: dict[str, int]) -> None:
     op = w.nest.ops[i]
+    w.pending.pop(i, None)
     for write in op.writes:
         if write.tensor not in w.nest.outputs:
             continue

@@ -17,11 +17,14 @@ from fuseledger.graph.op import Access, Op
 from fuseledger.graph.scalar import Call, Const, Coord, Expr, Read
 from fuseledger.graph.tensor import Tensor, is_float
 from fuseledger.ledger.nest import Nest
+from fuseledger.triton.emit_fold import fold
 from fuseledger.triton.functions import CONDITIONS, DEFAULTS, TAKES_CONDITIONS, TEMPLATES, power
 from fuseledger.triton.lanes import Group, Layout
+from fuseledger.triton.partials import Partial
 from fuseledger.triton.scope import (
     POINTER_TYPES,
     Names,
+    Range,
     Scope,
     Text,
     Variable,
@@ -52,6 +55,8 @@ class Writer:
     """Tensor → the kernel's parameter."""
     reduce: Callable[[Writer, int, Frame], None] | None = None
     """Emits a reduction; its results are then known."""
+    store_on_the_way: Callable[[Writer, list[int], tuple[str, ...], Frame], None] | None = None
+    """Stores, inside the loop of statistics, what is made on the way to them."""
     scopes: list[Scope] = field(default_factory=list[Scope])
     variables: dict[str, Variable] = field(default_factory=dict[str, Variable])
     groups: dict[str, Group] = field(default_factory=dict[str, Group])
@@ -73,6 +78,16 @@ class Writer:
     integers: set[str] = field(default_factory=set[str])
     """Names that hold positions."""
     makers: dict[str, int] = field(default_factory=dict[str, int])
+    ranges: dict[str, Range] = field(default_factory=dict[str, Range])
+    """Axes of which a block walks a part."""
+    parts: dict[str, str] = field(default_factory=dict[str, str])
+    """Split axis → the number of the block's part of it."""
+    partials: dict[int, Partial] = field(default_factory=dict[int, Partial])
+    """Ops whose results leave this kernel as parts."""
+    folded: Mapping[str, Partial] = field(default_factory=dict[str, Partial])
+    """External tensors that arrive as parts."""
+    pending: dict[int, None] = field(default_factory=dict[int, None])
+    """Ops whose results are still to be stored."""
 
     @property
     def has_products(self) -> bool:
@@ -129,6 +144,14 @@ class Writer:
             self.constants[name] = group.lanes
         return self.block_names[group.name]
 
+    def extent(self, axis: str) -> int:
+        """The most points of an axis that a block walks, where it is not on lanes of the grid."""
+        return self.ranges[axis].extent if axis in self.ranges else self.nest.sizes[axis]
+
+    def extent_text(self, axis: str) -> str:
+        """The points of an axis that a block walks."""
+        return self.ranges[axis].count if axis in self.ranges else self.size_name(axis)
+
     # -- lanes -----------------------------------------------------------------------------
 
     def lanes(self, name: str, group: str, frame: Frame) -> tuple[str, frozenset[int]]:
@@ -145,6 +168,8 @@ class Writer:
         if axis not in self.variables:
             if self.nest.sizes.get(axis) == 1:
                 return Text("0", kind="int")
+            if axis in self.ranges and self.ranges[axis].extent == 1:
+                return Text(self.ranges[axis].begin, kind="int")
             raise CannotEmit(f"axis {axis} is not walked where its value is needed")
         found = self.variables[axis]
         if found.group is None:
@@ -269,6 +294,8 @@ class Writer:
         offset = self.offset(tensor, at, frame)
         axes = {name for index in at for name, _ in index.terms if name in self.variables}
         mask = all_of([m for m in (inside, self.overrun(axes, frame)) if m is not None])
+        if tensor.name in self.folded:
+            return fold(self, tensor.name, offset, mask)
         text = f"tl.load({self.pointers[tensor.name]} + {offset.text}"
         depth, places = offset.depth, offset.places
         if mask is not None:
@@ -422,6 +449,16 @@ class Writer:
             return self.bind(function_stem(op), value)
         return value
 
+    def part_text(self, partial: Partial) -> str:
+        """The number of the block's part of a split result."""
+        text = ""
+        for name, size, tile in partial.axes:
+            digit = self.parts[name]
+            count = -(-size // tile)
+            outer = f"({text})" if " " in text else text
+            text = f"{outer} * {count} + {digit}" if text else digit
+        return text
+
     # -- writes ----------------------------------------------------------------------------
 
     def store(self, i: int, access: Access, value: Text, frame: Frame) -> None:
@@ -434,6 +471,12 @@ class Writer:
         offset = self.offset(tensor, at, frame)
         axes = {name for index in at for name, _ in index.terms if name in self.variables}
         mask = self.overrun(axes, frame)
+        if i in self.partials:
+            part = self.part_text(self.partials[i])
+            words = part if tensor.elements == 1 else f"({part}) * {tensor.elements}"
+            words = words if tensor.elements == 1 or " " in part else f"{part} * {tensor.elements}"
+            terms = [words] if offset.text == "0" else [words, unwrapped(offset.text)]
+            offset = replace(offset, text=f"({' + '.join(terms)})")
         text = value.number if value.kind == "bool" and tensor.dtype != "bool" else value.text
         text = f"{text} != 0" if tensor.dtype == "bool" and value.kind != "bool" else text
         pointer = f"{self.pointers[tensor.name]} + {offset.text}"

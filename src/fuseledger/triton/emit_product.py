@@ -122,7 +122,7 @@ def contract(w: Writer, i: int, frame: Frame) -> None:
     product = _product_of(w, i, frame)
     bits = max(DTYPE_BITS[product.dtype], 8)
     step = max(MATRIX_LEAST, w.step_bytes * 8 // bits)
-    total = prod(op.sizes[name] for name in axes)
+    total = prod(w.extent(name) for name in axes)
     if w.depth > 0 and total <= WHOLE_DEPTH:
         step = max(step, 1 << (total - 1).bit_length())
     outer = w.depth

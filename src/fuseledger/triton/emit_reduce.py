@@ -21,7 +21,7 @@ def reduce_op(w: Writer, i: int, frame: Frame) -> None:
     """Emit the reduction at position `i` so that its results are known in this frame."""
     op = w.nest.ops[i]
     depth = max((w.variables[n].depth for n in op.kept if n in w.variables), default=0)
-    missing = [n for n in op.kept if n not in w.variables and w.nest.sizes[n] > 1]
+    missing = [n for n in op.kept if n not in w.variables and w.extent(n) > 1]
     if missing:
         raise CannotEmit(f"{op.name} keeps axis {missing[0]}, which is not walked outside it")
     kept = _kept_groups(w, op)
@@ -45,7 +45,7 @@ def _kept_groups(w: Writer, op: Op) -> set[str]:
 
 
 def _loops(w: Writer, op: Op) -> bool:
-    return prod(op.sizes[n] for n in op.reduces) > w.loop_points
+    return prod(w.extent(n) for n in op.reduces) > w.loop_points
 
 
 # -- statistics --------------------------------------------------------------------------------
@@ -54,10 +54,10 @@ def _loops(w: Writer, op: Op) -> bool:
 def _statistics(w: Writer, i: int, frame: Frame) -> None:
     """Reductions over the same axes that need nothing of each other, in one walk."""
     op = w.nest.ops[i]
-    axes = tuple(name for name in op.sizes if name in op.reduces and op.sizes[name] > 1)
+    axes = tuple(name for name in op.sizes if name in op.reduces and w.extent(name) > 1)
     together = _siblings(w, i, frame)
     place = _free_place(w, frame)
-    total = prod(op.sizes[name] for name in axes)
+    total = prod(w.extent(name) for name in axes)
     group_lanes = prod(w.groups[name].lanes for name in frame)
     least = MATRIX_LEAST if w.has_products else 1
     block = max(w.loop_points, least, _power_below(1024 // max(1, group_lanes)))
@@ -78,6 +78,8 @@ def _statistics(w: Writer, i: int, frame: Frame) -> None:
             w.groups[walk.group.name] = walk.group
         for state in states:
             step(w, state, walk, inner)
+        if walk.looped and w.store_on_the_way is not None:
+            w.store_on_the_way(w, together, walk.axes, inner)
     places = frozenset(frame.values())
     for state in states:
         for write, name in zip(state.op.writes, state.names, strict=False):
@@ -134,6 +136,6 @@ def _power_below(count: int) -> int:
 
 
 def _will_loop(w: Writer, axes: tuple[str, ...], block: int, *, scalar: bool) -> bool:
-    total = prod(w.nest.sizes[name] for name in axes)
+    total = prod(w.extent(name) for name in axes)
     lanes = 1 << (total - 1).bit_length()
     return bool(axes) and (scalar or not (lanes <= block or w.whole.issuperset(axes)))

@@ -162,10 +162,11 @@ def _max_sumexp(m: Merge, x: str) -> None:
 def _moments(m: Merge, x: str) -> None:
     """(mean, M2), merged as Chan et al. (1979)."""
     w, walk = m.w, m.walk
-    total, lanes = walk.total, 1 if walk.is_scalar else walk.group.lanes
+    lanes = 1 if walk.is_scalar else walk.group.lanes
+    total = f"{walk.total}.0" if walk.is_even else f"({walk.count}).to(tl.float32)"
     overrun = w.overrun(set(walk.axes), m.frame) if not walk.is_scalar else None
     if not walk.looped:
-        mean = m.set(0, f"{m.along('tl.sum', x)} / {total}.0")
+        mean = m.set(0, f"{m.along('tl.sum', x)} / {total}")
         centred = f"{x} - {mean}"
         if overrun is not None:
             centred = f"tl.where({overrun.text}, {centred}, 0.0)"
@@ -174,7 +175,8 @@ def _moments(m: Merge, x: str) -> None:
         return
     count = f"{lanes}.0"
     if overrun is not None:
-        count = m.local("count", f"tl.minimum({total} - {walk.first}, {lanes}).to(tl.float32)")
+        left = f"{walk.total if walk.is_even else walk.count} - {walk.seen}"
+        count = m.local("count", f"tl.minimum({left}, {lanes}).to(tl.float32)")
     mean = x if walk.is_scalar else m.local("mean", f"{m.along('tl.sum', x)} / {count}")
     spread = "0.0"
     if not walk.is_scalar:
@@ -184,8 +186,8 @@ def _moments(m: Merge, x: str) -> None:
         centred = m.local("centred", centred)
         spread = m.along("tl.sum", f"{centred} * {centred}")
     delta = m.local("delta", f"{mean} - {m.old(0)}")
-    share = m.local("share", f"{count} / ({walk.first} + {count})")
-    m.set(1, f"{m.old(1)} + {spread} + {delta} * {delta} * {walk.first} * {share}")
+    share = m.local("share", f"{count} / ({walk.seen} + {count})")
+    m.set(1, f"{m.old(1)} + {spread} + {delta} * {delta} * {walk.seen} * {share}")
     m.set(0, f"{m.old(0)} + {delta} * {share}")
 
 

@@ -14,6 +14,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from fuseledger.triton.count import Counter
+
 TORCH_DTYPES: dict[str, str] = {
     "fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16",
     "fp8_e4m3": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2", "int64": "int64", "int32": "int32",
@@ -34,15 +36,20 @@ def run_folder(folder: Path) -> None:
     for number, item in enumerate(job["inputs"]):
         array: Any = np.load(folder / f"in{number}.npy")
         tensors[item["tensor"]] = torch.from_numpy(array).to(dtype_of(torch, item["dtype"]))
-    for item in job["outputs"]:
+    for item in job["made"]:
         dtype = dtype_of(torch, item["dtype"])
         empty: Any = torch.empty(item["shape"], dtype=dtype)
         poison = POISON.get(item["dtype"], float("nan") if dtype.is_floating_point else 7)
         tensors[item["tensor"]] = empty.fill_(poison)
     module = load_module(folder / "kernels.py")
-    kernel = getattr(module, job["kernel"])
-    arguments = [tensors[name] for name in job["parameters"]]
-    kernel[(job["blocks"],)](*arguments, **job["constants"])
+    counter = Counter(folder / "kernels.py", tensors)
+    counter.install()
+    for launch in job["launches"]:
+        kernel = getattr(module, launch["kernel"])
+        arguments = [tensors[name] for name in launch["parameters"]]
+        kernel[(launch["blocks"],)](*arguments, **launch["constants"])
+        counter.end_block()
+    (folder / "bytes.json").write_text(json.dumps(counter.bytes))
     for number, item in enumerate(job["outputs"]):
         result: Any = tensors[item["tensor"]]
         np.save(folder / f"out{number}.npy", result.to(torch.float64).numpy())

@@ -6,11 +6,12 @@ at most two places (rows and columns); a group takes one place, or none where it
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from fuseledger.ledger.kernel import Schedule
 from fuseledger.ledger.nest import Nest
+from fuseledger.triton.partials import split_tile
 
 MATRIX_LEAST = 16
 """Fewest lanes along any side of a matrix product."""
@@ -52,8 +53,10 @@ class Layout:
     columns: Group | None
     rank: int
     """Places of the kernel's tiles: 1 or 2."""
-    notes: tuple[str, ...] = ()
-    """Where the code departs from the schedule."""
+    split: tuple[str, ...] = ()
+    """Reduced axes on the grid: a block walks its part of them."""
+    batch: tuple[str, ...] = ()
+    """Axes of both operands of a matrix product: a block takes its tile of them one by one."""
 
     def blocks(self, sizes: dict[str, int]) -> int:
         """Blocks of the grid."""
@@ -67,6 +70,16 @@ def lay_out(nest: Nest, schedule: Schedule) -> Layout:
         for name, axis in schedule.axes
         if axis.treatment == "grid" and name in nest.open_axes
     }
+    parts = {
+        name: split_tile(nest.sizes[name], axis.tile)
+        for name, axis in schedule.axes
+        if axis.treatment == "split" and name in nest.open_axes
+    }
+    found = _places(nest, tiles)
+    return replace(found, tiles=tiles | parts, split=tuple(parts))
+
+
+def _places(nest: Nest, tiles: dict[str, int]) -> Layout:
     contractions = [op for op in nest.ops.values() if op.is_contraction]
     inner = [n for n, size in nest.sizes.items() if size > 1 and n not in tiles]
     lanes = [name for name, tile in tiles.items() if tile > 1]
@@ -93,7 +106,7 @@ def _contiguous(nest: Nest, lanes: list[str]) -> str:
 def _matrix_layout(nest: Nest, tiles: dict[str, int], lanes: list[str]) -> Layout:
     """Rows are what the left operands alone have, columns what the right ones have.
 
-    An axis that both have is one block each: a matrix product has no third side.
+    An axis that both have is taken point by point: a matrix product has no third side.
     """
     side: dict[str, str] = {}
     batch: set[str] = set()
@@ -111,19 +124,15 @@ def _matrix_layout(nest: Nest, tiles: dict[str, int], lanes: list[str]) -> Layou
             if name not in batch:
                 is_row = (name in left) != turned
                 side.setdefault(name, "rows" if is_row else "columns")
-    notes: list[str] = []
-    for name in lanes:
-        if name in batch:
-            notes.append(f"axis {name} is in both operands: one block each, not {tiles[name]}")
-            tiles[name] = 1
-    rows = tuple((n, tiles[n]) for n in lanes if tiles[n] > 1 and side.get(n, "rows") == "rows")
-    columns = tuple((n, tiles[n]) for n in lanes if tiles[n] > 1 and side.get(n) == "columns")
+    apart = [name for name in lanes if name not in batch]
+    rows = tuple((n, tiles[n]) for n in apart if side.get(n, "rows") == "rows")
+    columns = tuple((n, tiles[n]) for n in apart if side.get(n) == "columns")
     return Layout(
         tiles=tiles,
         rows=Group("rows", rows, MATRIX_LEAST) if rows else None,
         columns=Group("columns", columns, MATRIX_LEAST) if columns else None,
         rank=2,
-        notes=tuple(notes),
+        batch=tuple(name for name in lanes if name in batch),
     )
 
 

@@ -13,11 +13,13 @@ from fuseledger.ledger.ledger import KernelLedger
 from fuseledger.triton.emit import (
     EmitOptions,
     EmittedKernel,
+    emit_combine,
     emit_kernel,
     kernel_name,
     module_source,
 )
 from fuseledger.triton.interpret import TORCH_DTYPES
+from fuseledger.triton.partials import folded_tensors, partials_of
 from fuseledger.triton.scope import Names, identifier
 
 COMMENT_WIDTH = 96
@@ -30,6 +32,13 @@ class Emission:
     ledger: KernelLedger
     kernel: EmittedKernel | None
     missing: str = ""
+    combine: EmittedKernel | None = None
+    """Merges the parts that the kernel leaves, where the plan has a launch for it."""
+
+    @property
+    def code(self) -> tuple[EmittedKernel, ...]:
+        """What is launched, in order."""
+        return tuple(each for each in (self.kernel, self.combine) if each is not None)
 
 
 def emit_plan(
@@ -38,17 +47,29 @@ def emit_plan(
     """Every kernel of a plan as code, in order; names are unique."""
     names = Names()
     found: list[Emission] = []
+    folded = folded_tensors(graph, [ledger.kernel for ledger in ledgers])
     for ledger in ledgers:
         name = names.new(kernel_name(graph, ledger.kernel))
         try:
             kernel = emit_kernel(
-                graph, ledger.kernel, name=name, header=header_of(ledger), options=options
-            )
+                graph, ledger.kernel, name=name, header=header_of(ledger), options=options,
+                folded=folded,
+            )  # fmt: skip
+            combine = _combine(graph, ledger, names.new(f"{name}_combine"), options)
         except CannotEmit as error:
             found.append(Emission(ledger=ledger, kernel=None, missing=str(error)))
         else:
-            found.append(Emission(ledger=ledger, kernel=kernel))
+            found.append(Emission(ledger=ledger, kernel=kernel, combine=combine))
     return found
+
+
+def _combine(
+    graph: Graph, ledger: KernelLedger, name: str, options: EmitOptions | None
+) -> EmittedKernel | None:
+    partials = partials_of(graph, ledger.kernel)
+    if not any(partial.is_combined for partial in partials.values()):
+        return None
+    return emit_combine(graph, ledger.kernel, name=name, options=options)
 
 
 def header_of(ledger: KernelLedger) -> tuple[str, ...]:
@@ -76,7 +97,7 @@ def package_files(
     dims: Mapping[str, int], ledger_json: str,
 ) -> dict[str, str]:  # fmt: skip
     """File name → text of the package."""
-    kernels = [each.kernel for each in emissions if each.kernel is not None]
+    kernels = [kernel for each in emissions for kernel in each.code]
     summary = f"Kernels of {_one_line(source)}, as fuseledger plans them."
     return {
         "kernels.py": module_source(kernels, summary),
@@ -88,7 +109,7 @@ def package_files(
 
 def launcher_source(graph: Graph, emissions: Sequence[Emission], source: str) -> str:
     """The module that launches every kernel in order."""
-    kernels = [each.kernel for each in emissions if each.kernel is not None]
+    kernels = [kernel for each in emissions for kernel in each.code]
     missing = [
         f"{each.ledger.name} {each.ledger.label}: {each.missing}"
         for each in emissions
@@ -133,20 +154,23 @@ def _run_function(graph: Graph, emissions: Sequence[Emission]) -> list[str]:
         "    tensors = dict(inputs)",
         "    device = next(iter(tensors.values())).device",
     ]
-    for each in emissions:
-        kernel = each.kernel
-        if kernel is None:
-            continue
+    for kernel in (kernel for each in emissions for kernel in each.code):
         for name in kernel.outputs:
-            tensor = graph.tensors[name]
-            dtype = TORCH_DTYPES[tensor.dtype]
+            shape, dtype = _space(graph, kernel, name)
             lines.append(
                 f"    tensors[{name!r}] = torch.empty("
-                f"{tensor.shape}, dtype=torch.{dtype}, device=device)"
+                f"{shape}, dtype=torch.{TORCH_DTYPES[dtype]}, device=device)"
             )
         arguments = ", ".join(f"tensors[{tensor!r}]" for _, tensor in kernel.parameters)
         lines.append(f"    launch_{kernel.name}({arguments})")
     return [*lines, "    return tensors"]
+
+
+def _space(graph: Graph, kernel: EmittedKernel, name: str) -> tuple[tuple[int, ...], str]:
+    """Shape and dtype of what a kernel writes."""
+    if name in kernel.buffers:
+        return kernel.buffers[name], "fp32"
+    return graph.tensors[name].shape, graph.tensors[name].dtype
 
 
 def _test_source(source: str, dtype: str, dims: Mapping[str, int]) -> str:

@@ -54,6 +54,20 @@ class Variable:
     """Places of a value that is no vector of lanes: a coordinate that was computed."""
 
 
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The part of an axis that a block walks: from `begin` up to `end`, as texts."""
+
+    begin: str
+    end: str
+    extent: int
+    """Most points."""
+    is_even: bool
+    """Whether every block has as many."""
+    count: str
+    """Points, as text."""
+
+
 @dataclass(slots=True)
 class Scope:
     """A block of lines: the kernel's body, or a loop's."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from math import prod
 
 from fuseledger.errors import CannotEmit, InvalidGraph
 from fuseledger.graph.axis import Axis
@@ -18,6 +19,8 @@ from fuseledger.graph.validate import validate
 from fuseledger.graph.view import View
 from fuseledger.ledger.kernel import AxisSchedule, Kernel
 from fuseledger.ledger.nest import analyse
+from fuseledger.triton.emit_reduce import TAPS
+from fuseledger.triton.partials import split_tile
 
 TILE = 16
 """Largest tile of a small kernel."""
@@ -25,6 +28,8 @@ LOOPED = 37
 """Points of a loop over one axis: three steps of 16, the last short."""
 LOOPED_TOGETHER = 5
 """Points of each of several axes that one loop walks."""
+PARTS = 3
+"""Most parts of the only split axis: two whole ones and a short one; of several, one less."""
 LOOKED_UP = 11
 POINTS_MAX = 4_000_000
 """Points of one op beyond which the interpreter takes too long."""
@@ -72,25 +77,30 @@ def shrink(graph: Graph, kernel: Kernel) -> tuple[Graph, Kernel]:
         sizes = {axis.name: axis.size for op in single.ops for axis in op.axes}
     if max(op.points for op in small.ops) > POINTS_MAX:
         raise CannotEmit("its structure is too large for the interpreter")
-    tiles = tuple((name, _small_tile(axis, sizes[name])) for name, axis in schedule.items())
+    parts = _most_parts(schedule)
+    tiles = tuple((name, _small_tile(axis, sizes[name], parts)) for name, axis in schedule.items())
     return small, Kernel(
         ops=tuple(range(len(small.ops))), schedule=replace(kernel.schedule, axes=tiles)
     )
 
 
-def _small_tile(axis: AxisSchedule, size: int) -> AxisSchedule:
+def _small_tile(axis: AxisSchedule, size: int, parts: int) -> AxisSchedule:
     if axis.treatment == "whole":
         return AxisSchedule("whole", size)
+    if axis.treatment == "split":
+        return AxisSchedule("split", min(axis.tile, parts, size))
     return AxisSchedule(axis.treatment, min(axis.tile, size, TILE))
 
 
 def _first_sizes(graph: Graph, schedule: dict[str, AxisSchedule]) -> dict[str, int]:
     sizes: dict[str, int] = {}
+    walked: list[tuple[tuple[str, ...], bool]] = []
     tiled = [n for n, axis in schedule.items() if axis.treatment == "grid" and axis.tile > 1]
     for op in graph.ops:
-        looped = [
-            n for n in op.sizes if n in schedule and schedule[n].treatment in ("loop", "whole")
-        ]
+        looped = [n for n in op.sizes if n in schedule and schedule[n].treatment != "grid"]
+        reduced = tuple(name for name in looped if name in op.reduces)
+        kept = tuple(name for name in looped if name not in op.reduces)
+        walked += [(axes, op.is_contraction and axes is reduced) for axes in (reduced, kept)]
         for name, size in op.sizes.items():
             axis = schedule.get(name)
             if axis is None:
@@ -100,13 +110,42 @@ def _first_sizes(graph: Graph, schedule: dict[str, AxisSchedule]) -> dict[str, i
                 tile = min(axis.tile, TILE)
                 most = 3 if tile == 1 else 2 * tile + 3 if len(tiled) < 3 else tile + 1
             else:
-                most = LOOPED if len(looped) == 1 else LOOPED_TOGETHER
+                beside = reduced if name in op.reduces else kept
+                most = LOOPED if len(beside) == 1 else LOOPED_TOGETHER
             sizes[name] = min(sizes.get(name, size), size, most)
     for tensor in graph.tensors.values():
         for axis in tensor.axes:
             sizes.setdefault(axis.name, axis.size)
     _pin(graph, sizes)
+    whole = {axis.name: axis.size for op in graph.ops for axis in op.axes}
+    for axes, is_deep in walked:
+        if not is_deep:
+            _keep_long(axes, schedule, whole, sizes)
     return sizes
+
+
+def _most_parts(schedule: dict[str, AxisSchedule]) -> int:
+    several = sum(axis.treatment == "split" for axis in schedule.values()) > 1
+    return PARTS - several
+
+
+def _keep_long(
+    axes: tuple[str, ...], schedule: dict[str, AxisSchedule], whole: dict[str, int],
+    sizes: dict[str, int],
+) -> None:  # fmt: skip
+    """Grow a walk beyond the taps that are taken one by one, if it was so long before."""
+    parts = {n: schedule[n].tile for n in axes if schedule[n].treatment == "split"}
+    most = _most_parts(schedule)
+
+    def points(extents: dict[str, int], limit: int) -> int:
+        """Points that one block walks."""
+        return prod(split_tile(extents[n], min(parts.get(n, 1), limit)) for n in axes)
+
+    if points(whole, max(parts.values(), default=1)) <= TAPS:
+        return
+    while points(sizes, most) <= TAPS:
+        name = min((n for n in axes if sizes[n] < whole[n]), key=sizes.__getitem__)
+        sizes[name] += 1
 
 
 def _pin(graph: Graph, sizes: dict[str, int]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from fuseledger.errors import CannotEmit
@@ -26,6 +26,12 @@ class Walk:
     is_scalar: bool
     first: str = "0"
     """Index of the first lane, along all axes together."""
+    seen: str = "0"
+    """Points walked before this step."""
+    count: str = "1"
+    """Points of all steps, as text."""
+    is_even: bool = True
+    """Whether every block has the same number of points."""
 
     def frame(self, frame: Frame, place: int | None) -> dict[str, int]:
         """The frame with the walk's lanes at a place."""
@@ -67,42 +73,43 @@ def walking(
     if not axes:
         yield Walk((), Group("point", ()), False, True)
         return
-    total = prod(w.nest.sizes[name] for name in axes)
+    total = prod(w.extent(name) for name in axes)
+    is_even = all(name not in w.ranges or w.ranges[name].is_even for name in axes)
     lanes = max(least, 1 << (total - 1).bit_length())
     at_once = not scalar and (lanes <= block or w.whole.issuperset(axes))
     name = "_".join(axes)
-    extents = tuple((axis, w.nest.sizes[axis]) for axis in axes)
+    extents = tuple((axis, w.extent(axis)) for axis in axes)
     group = Group(
         f"{name}_{lanes if at_once else block}", extents, least, lanes if at_once else block
     )
-    walk = Walk(axes, group, not at_once, scalar)
+    walk = Walk(axes, group, not at_once, scalar, count=_total(w, group), is_even=is_even)
     if at_once:
         if lanes * beside > LANES_MAX:
             raise CannotEmit(f"{name} held whole: {lanes * beside:,} elements exceed Triton's tile")
         in_sight = [w.variables[axis].group for axis in axes if axis in w.variables]
         if in_sight != [group.name] * len(axes):
             with _outermost(w):
-                _vectors(w, group, f"tl.arange(0, {w.block_name(group)})", total % lanes != 0)
+                _vectors(w, group, "", total % lanes != 0 or not is_even)
         yield walk
         return
     before = dict(w.variables)
     stem = axes[0] if len(axes) == 1 else ("tap" if scalar else "point")
+    begin, end = _bounds(w, group)
     if scalar:
-        counter = _vector(w, stem, 1)
-        header = f"for {counter} in range({_total(w, group)}):"
-        walk = Walk(axes, group, True, True, counter)
+        start = _vector(w, stem, 1)
+        header = f"for {start} in range({'' if begin == '0' else f'{begin}, '}{end}):"
     else:
         start = _vector(w, f"{stem}_start", block)
-        header = f"for {start} in range(0, {_total(w, group)}, {w.block_name(group)}):"
-        walk = Walk(axes, group, True, False, start)
+        header = f"for {start} in range({begin}, {end}, {w.block_name(group)}):"
+    seen = start if begin == "0" else f"({start} - {begin})"
+    walk = replace(walk, first=start, seen=seen)
     scope = Scope(w.depth + 1, header)
     w.scopes.append(scope)
     try:
         if scalar:
             _digits(w, group, walk.first, None, ())
         else:
-            text = f"{walk.first} + tl.arange(0, {w.block_name(group)})"
-            _vectors(w, group, text, total % block != 0)
+            _vectors(w, group, walk.first, total % block != 0 or not is_even)
         yield walk
     finally:
         w.scopes.pop()
@@ -123,9 +130,15 @@ def _outermost(w: Writer) -> Generator[None]:
 
 
 def _total(w: Writer, group: Group) -> str:
-    if len(group.axes) == 1:
-        return w.size_name(group.axes[0])
-    return " * ".join(w.size_name(axis) for axis in group.axes)
+    return " * ".join(w.extent_text(axis) for axis in group.axes)
+
+
+def _bounds(w: Writer, group: Group) -> tuple[str, str]:
+    """Where a walk begins and ends: a single axis is walked in its own coordinate."""
+    (axis, *others) = group.axes
+    if not others and axis in w.ranges:
+        return w.ranges[axis].begin, w.ranges[axis].end
+    return "0", _total(w, group)
 
 
 def _vector(w: Writer, axis: str, lanes: int) -> str:
@@ -136,14 +149,18 @@ def _vector(w: Writer, axis: str, lanes: int) -> str:
     return w.vectors[key]
 
 
-def _vectors(w: Writer, group: Group, text: str, overruns: bool) -> None:
+def _vectors(w: Writer, group: Group, first: str, overruns: bool) -> None:
     """The lanes' vector, and every axis's index from it."""
+    begin, end = _bounds(w, group)
+    first = first or ("" if begin == "0" else begin)
+    lanes = f"tl.arange(0, {w.block_name(group)})"
+    text = f"{first} + {lanes}" if first else lanes
     wide = f"({text}).to(tl.int64)" if w.wide else text
     if len(group.axes) == 1:
         name = _vector(w, group.axes[0], group.lanes)
     else:
         name = _vector(w, group.name, group.lanes)
-    conditions = ((name, _total(w, group)),) if overruns else ()
+    conditions = ((name, end),) if overruns else ()
     w.line(f"{name} = {wide}")
     _digits(w, group, name, group.name, conditions)
 
@@ -154,12 +171,17 @@ def _digits(
     if len(group.axes) == 1:
         w.variables[group.axes[0]] = Variable(flat, w.depth, owner, conditions)
         return
-    inner = group.points
-    for position, (axis, size) in enumerate(group.extents):
-        inner //= size
-        text = flat if inner == 1 else f"{flat} // {inner}"
+    for position, axis in enumerate(group.axes):
+        inner = [w.extent_text(name) for name in group.axes[position + 1 :]]
+        points = prod(w.extent(name) for name in group.axes[position + 1 :])
+        if any(name in w.ranges for name in group.axes[position + 1 :]):
+            text = f"{flat} // ({' * '.join(inner)})"
+        else:
+            text = flat if points == 1 else f"{flat} // {points}"
         if position:
-            text += f" % {w.size_name(axis)}"
+            text += f" % {w.extent_text(axis)}"
+        if axis in w.ranges:
+            text = f"{w.ranges[axis].begin} + {text}"
         name = _vector(w, axis, group.lanes if owner else 1)
         w.line(f"{name} = {text}")
         w.variables[axis] = Variable(name, w.depth, owner, conditions)

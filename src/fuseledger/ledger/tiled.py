@@ -1,0 +1,278 @@
+"""Tiled traffic: the bytes that all blocks of a kernel load and store, before any cache.
+
+A block loads each element that it needs once a walk: what it reads again in the same walk (the taps
+of a convolution, the other operand's tiles) is in its registers, shared memory or L1. Blocks share
+nothing: that is L2's business. Edges count as they are, so that the sum is exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import combinations, product
+from math import prod
+
+from fuseledger.graph.axis import Index
+from fuseledger.graph.op import Access
+from fuseledger.graph.tensor import dtype_bytes
+from fuseledger.ledger.nest import Nest
+
+POSITIONS_MAX = 1 << 14
+"""Blocks along the axes of one tensor beyond which edges are no longer looked at one by one."""
+BOXES_MAX = 8
+"""Reads of one tensor by different maps beyond which the largest stands for their union."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Along one axis of a producer, what its consumers need."""
+
+    name: str
+    reads: list[tuple[int, Index, int]]
+    """(consumer, index by which it reads the axis, size of the axis)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """One external tensor: what tiles do not change, and what they do."""
+
+    dtype: str
+    once: int
+    """Elements along the dimensions that any tiling loads once."""
+    tiled: tuple[tuple[tuple[int, ...], tuple[str, ...]], ...]
+    """(dimensions, open axes that drive them) where blocks share elements."""
+    lacking: tuple[tuple[str, int], ...]
+    """Open axes, with their sizes, whose every block loads it all again."""
+
+
+class TiledLoads:
+    """Loads of one nest, prepared for asking their bytes under many choices of tiles.
+
+    `bounds` has the producers that see other extents than the tiles.
+    """
+
+    def __init__(self, nest: Nest, bounds: Mapping[int, list[Bound]]) -> None:
+        self._nest = nest
+        self._bounds = {
+            (i, bound.name): bound.reads for i, found in bounds.items() for bound in found
+        }
+        self._known: dict[tuple[object, ...], int] = {}
+        self._loads = {name: self._prepared(name) for name in nest.external}
+
+    def bytes_of(self, name: str, tiles: Mapping[str, int]) -> int:
+        """Bytes of an external tensor that all blocks load in one walk; `tiles` of all open axes."""
+        load = self._loads[name]
+        elements = load.once
+        for dims, axes in load.tiled:
+            key = (name, dims, *[tiles[axis] for axis in axes])
+            found = self._known.get(key)
+            if found is None:
+                found = self._known[key] = self._summed(name, dims, axes, tiles)
+            elements *= found
+        for axis, size in load.lacking:
+            elements *= -(-size // tiles[axis])
+        return dtype_bytes(load.dtype, elements)
+
+    def _prepared(self, name: str) -> _Load:
+        """What no choice of tiles changes of a tensor's loads."""
+        nest = self._nest
+        once = 1
+        tiled: list[tuple[tuple[int, ...], tuple[str, ...]]] = []
+        lacking = dict.fromkeys(nest.open_axes)
+        for dims, drivers in self._dims(name, nest.external[name]):
+            axes = tuple(axis for axis in nest.open_axes if axis in drivers)
+            for axis in axes:
+                lacking.pop(axis, None)
+            plain = self._plain(name, dims)
+            if plain is not None:
+                once *= nest.sizes[plain]
+            elif not axes:
+                once *= self._in_block(name, dims, {}, {})
+            else:
+                tiled.append((dims, axes))
+        return _Load(
+            nest.graph.tensors[name].dtype, once, tuple(tiled),
+            tuple((axis, nest.sizes[axis]) for axis in lacking),
+        )  # fmt: skip
+
+    def _dims(
+        self, name: str, reads: list[tuple[int, Access]]
+    ) -> list[tuple[tuple[int, ...], frozenset[str]]]:
+        """The tensor's dimensions in groups that no grid axis joins, with their grid axes."""
+        groups: list[tuple[tuple[int, ...], frozenset[str]]] = []
+        same = all(access.index == reads[0][1].index for _, access in reads)
+        for dim in range(len(reads[0][1].index)):
+            drivers = frozenset(
+                axis for i, access in reads for axis in self._drivers(i, access, dim)
+            )
+            joined = (dim,)
+            apart: list[tuple[tuple[int, ...], frozenset[str]]] = []
+            for dims, others in groups:
+                if others & drivers or not same:
+                    joined, drivers = dims + joined, drivers | others
+                else:
+                    apart.append((dims, others))
+            groups = [*apart, (joined, drivers)]
+        return groups
+
+    def _drivers(self, i: int, access: Access, dim: int) -> Iterable[str]:
+        """Grid axes on which depends where op `i` reads a dimension."""
+        index = access.index[dim]
+        if index.lookup is not None:
+            yield from self._op_drivers(i, self._nest.ops[i].reads[index.lookup].axes)
+        yield from self._op_drivers(i, [axis for axis, _ in index.terms])
+
+    def _op_drivers(self, i: int, axes: Iterable[str]) -> Iterable[str]:
+        for axis in axes:
+            reads = self._bounds.get((i, axis))
+            if reads is None:
+                if axis in self._nest.open_axes:
+                    yield axis
+                continue
+            for consumer, index, _ in reads:
+                yield from self._op_drivers(consumer, [name for name, _ in index.terms])
+
+    def _summed(
+        self, name: str, dims: tuple[int, ...], axes: tuple[str, ...], tiles: Mapping[str, int]
+    ) -> int:
+        """Σ over the blocks along `axes` of the elements that each loads along `dims`."""
+        sizes = self._nest.sizes
+        window = self._window(name, dims, tiles)
+        if window is not None:
+            return _window_sum(*window)
+        counts = [-(-sizes[axis] // tiles[axis]) for axis in axes]
+        if prod(counts) > POSITIONS_MAX:  # every block like the first whole one inside
+            inside = {axis: min(1, count - 1) for axis, count in zip(axes, counts, strict=True)}
+            return prod(counts) * self._in_block(name, dims, inside, tiles)
+        return sum(
+            self._in_block(name, dims, dict(zip(axes, where, strict=True)), tiles)
+            for where in product(*map(range, counts))
+        )
+
+    def _window(
+        self, name: str, dims: tuple[int, ...], tiles: Mapping[str, int]
+    ) -> tuple[tuple[tuple[int, int, int], ...], int, int, int] | None:
+        """A single affine read along one dimension, in numbers: see `_window_sum`."""
+        reads = self._nest.external[name]
+        if len(dims) > 1 or len({access.index[dims[0]] for _, access in reads}) > 1:
+            return None
+        index, sizes = reads[0][1].index[dims[0]], self._nest.sizes
+        if index.lookup is not None:
+            return None
+        if any((i, axis) in self._bounds for i, _ in reads for axis, _ in index.terms):
+            return None
+        terms = tuple((step, sizes[n], tiles.get(n, sizes[n])) for n, step in index.terms)
+        size = self._nest.graph.tensors[name].axes[dims[0]].size
+        return terms, index.offset, index.divisor, size
+
+    def _plain(self, name: str, dims: tuple[int, ...]) -> str | None:
+        """The axis that all reads walk along the only dimension, if it is tiled as it is."""
+        if len(dims) > 1:
+            return None
+        reads = self._nest.external[name]
+        axes = {access.index[dims[0]].axis for _, access in reads}
+        (axis,) = axes if len(axes) == 1 else (None,)
+        bounded = axis is None or any((i, axis) in self._bounds for i, _ in reads)
+        return None if bounded else axis
+
+    def _in_block(
+        self, name: str, dims: tuple[int, ...], where: Mapping[str, int], tiles: Mapping[str, int]
+    ) -> int:
+        """Elements along `dims` that one block loads: the union over the tensor's reads."""
+        boxes: list[tuple[frozenset[int] | range, ...]] = []
+        tensor = self._nest.graph.tensors[name]
+        for i, access in self._nest.external[name]:
+            box: list[frozenset[int] | range] = []
+            for dim in dims:
+                size, index = tensor.axes[dim].size, access.index[dim]
+                if index.lookup is not None:
+                    looked_up = self._nest.ops[i].reads[index.lookup].axes
+                    points = prod(len(self._walked(i, axis, where, tiles)) for axis in looked_up)
+                    box.append(range(min(size, points)))
+                else:
+                    box.append(self._coordinates(i, index, size, where, tiles))
+            if tuple(box) not in boxes:
+                boxes.append(tuple(box))
+        return _union(boxes)
+
+    def _walked(
+        self, i: int, axis: str, where: Mapping[str, int], tiles: Mapping[str, int]
+    ) -> frozenset[int] | range:
+        """Where op `i` is along an axis in one block."""
+        reads = self._bounds.get((i, axis))
+        size = self._nest.sizes[axis]
+        if reads is None:
+            if axis not in where:
+                return range(size)
+            tile = tiles[axis]
+            return range(where[axis] * tile, min(size, (where[axis] + 1) * tile))
+        found: frozenset[int] | range = range(0)
+        for consumer, index, _ in reads:
+            more = self._coordinates(consumer, index, size, where, tiles)
+            found = more if not found or found == more else frozenset(found) | frozenset(more)
+        return found
+
+    def _coordinates(
+        self, i: int, index: Index, size: int, where: Mapping[str, int], tiles: Mapping[str, int]
+    ) -> frozenset[int] | range:
+        """Coordinates inside `[0, size)` that an index of op `i` takes in one block."""
+        walked = [(self._walked(i, axis, where, tiles), stride) for axis, stride in index.terms]
+        return coordinates(walked, index.offset, index.divisor, size)
+
+
+@lru_cache(maxsize=1 << 14)
+def _window_sum(
+    terms: tuple[tuple[int, int, int], ...], offset: int, divisor: int, size: int
+) -> int:
+    """Σ over blocks of the coordinates that each takes: terms are (stride, size, tile)."""
+    counts = [-(-extent // tile) for _, extent, tile in terms]
+    blocks = prod(counts)
+    walk = product(*map(range, counts)) if blocks <= POSITIONS_MAX else [[min(1, c - 1) for c in counts]]
+    total = 0
+    for where in walk:
+        ranges = [
+            (range(at * tile, min(extent, (at + 1) * tile)), stride)
+            for at, (stride, extent, tile) in zip(where, terms, strict=True)
+        ]
+        total += len(coordinates(ranges, offset, divisor, size))
+    return total if blocks <= POSITIONS_MAX else total * blocks
+
+
+def coordinates(
+    terms: list[tuple[frozenset[int] | range, int]], offset: int, divisor: int, size: int
+) -> frozenset[int] | range:
+    """Values of (Σ stride·point + offset) / divisor that are whole and inside `[0, size)`."""
+    if any(not points for points, _ in terms):
+        return range(0)
+    low = high = offset
+    filled = 0  # all steps below it are taken
+    for points, stride in sorted(terms, key=lambda term: abs(term[1])):
+        is_run = isinstance(points, range) and points.step == 1
+        if not is_run or (len(points) > 1 and abs(stride) > filled + 1):
+            break
+        ends = (stride * points[0], stride * points[-1])  # type: ignore[index]
+        low, high = low + min(ends), high + max(ends)
+        filled += abs(stride) * (len(points) - 1)
+    else:
+        return range(max(0, -(-low // divisor)), min(size - 1, high // divisor) + 1)
+    sums = {offset}
+    for points, stride in terms:
+        sums = {value + stride * point for value in sums for point in points}
+    return frozenset(
+        v // divisor for v in sums if v % divisor == 0 and 0 <= v // divisor < size
+    )
+
+
+def _union(boxes: list[tuple[frozenset[int] | range, ...]]) -> int:
+    """Elements of a union of boxes, by inclusion and exclusion."""
+    if len(boxes) == 1:
+        return prod(map(len, boxes[0]))
+    if len(boxes) > BOXES_MAX:
+        return max(prod(map(len, box)) for box in boxes)
+    total = 0
+    for count in range(1, len(boxes) + 1):
+        for members in combinations(boxes, count):
+            sides = (frozenset(first).intersection(*rest) for first, *rest in zip(*members, strict=True))
+            total += prod(map(len, sides)) if count % 2 else -prod(map(len, sides))
+    return total
