@@ -24,4 +24,4 @@ def test_an_unknown_peer_is_named_with_those_there_are(
 ) -> None:
     """A wrong name is one line on stderr and exit code 2."""
     assert run(["compare", CHAIN, "--peers", "eager,nvfuser"]) == 2
-    assert "'nvfuser': one or more of inductor, eager" in capsys.readouterr().err
+    assert "'nvfuser': one or more of eager, inductor, xla" in capsys.readouterr().err

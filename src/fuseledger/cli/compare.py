@@ -13,10 +13,12 @@ from fuseledger.cli.options import SOURCE_HELP, deliver, plan_options
 if TYPE_CHECKING:
     from fuseledger.report.compare import CompareDocument
 
-PEERS = ("inductor", "eager")
+PEERS = ("eager", "inductor", "xla")
 
 
-def _peers(ctx: click.Context, param: click.Parameter, text: str) -> tuple[str, ...]:
+def _peers(ctx: click.Context, param: click.Parameter, text: str | None) -> tuple[str, ...] | None:
+    if text is None:
+        return None
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
     unknown = [name for name in names if name not in PEERS]
     if unknown:
@@ -26,18 +28,19 @@ def _peers(ctx: click.Context, param: click.Parameter, text: str) -> tuple[str, 
 
 @click.command("compare", epilog=SOURCE_HELP)
 @plan_options
-@click.option("--peers", default=",".join(PEERS), show_default=True, callback=_peers,
-              metavar="NAME,…", help="Systems to ask: inductor, eager.")  # fmt: skip
+@click.option("--peers", callback=_peers, metavar="NAME,…",
+              help=f"Systems to ask: {', '.join(PEERS)}. [default: those that are installed]",
+              )  # fmt: skip
 @click.option("--time-limit", default=120.0, show_default=True, metavar="SECONDS",
               type=click.FloatRange(min=1.0), help="Most time that a peer may take.")  # fmt: skip
 @click.option("--all", "everything", is_flag=True, help="Every difference.")
 def command(
-    format_: str, output: str | None, everything: bool, peers: tuple[str, ...],
+    format_: str, output: str | None, everything: bool, peers: tuple[str, ...] | None,
     time_limit: float, **given: Any,
 ) -> None:  # fmt: skip
     """Our plan beside those that other systems would run, and who moves fewer bytes.
 
-    TorchInductor plans for the device in a process of its own; no GPU is needed.
+    TorchInductor and XLA plan for the device in processes of their own; no GPU is needed.
     """
     document = _compare(peers, time_limit, **given)
     if format_ == "json":
@@ -57,15 +60,18 @@ def command(
 
 
 def _compare(
-    peers: tuple[str, ...], time_limit: float, *, source: str, device: str, dtype: str,
+    peers: tuple[str, ...] | None, time_limit: float, *, source: str, device: str, dtype: str,
     dim: dict[str, int], cut: list[list[int]], optimise: Any, launch: Any, tf32: bool, quiet: bool,
 ) -> CompareDocument:  # fmt: skip
     from fuseledger.cli.progress import Progress, announce_code
     from fuseledger.devices import load as load_device
+    from fuseledger.errors import MissingExtra
     from fuseledger.peers.eager_peer import eager_peer
     from fuseledger.peers.inductor import inductor_plan
+    from fuseledger.peers.peer import PeerPlan
     from fuseledger.peers.priced import price
     from fuseledger.peers.program import read_program
+    from fuseledger.peers.xla import xla_plan
     from fuseledger.planner.plan import PlanOptions, cut_groups, make_plan, plan_of_groups
     from fuseledger.report.compare import compare_document
     from fuseledger.verdict.edges import edge_verdicts
@@ -89,12 +95,19 @@ def _compare(
             "inductor": lambda: inductor_plan(
                 source, gpu, dtype=dtype, dims=dim, time_limit_s=time_limit
             ),
+            "xla": lambda: xla_plan(source, gpu, dtype=dtype, dims=dim, time_limit_s=time_limit),
             "eager": lambda: eager_peer(program),
         }
         priced: list[Any] = []
-        for name in peers:
+        for name in peers or PEERS:
             progress.step(f"asking {name}")
-            priced.append(price(program, answers[name](), ours))
+            try:
+                plan = answers[name]()
+            except MissingExtra as missing:
+                if peers is not None:
+                    raise
+                plan = PeerPlan(name=name, version=None, status="unavailable", reason=str(missing))
+            priced.append(price(program, plan, ours))
         progress.step("explaining")
         verdicts = edge_verdicts(ours)
     return compare_document(ours, priced, verdicts, source=source)

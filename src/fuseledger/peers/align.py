@@ -7,6 +7,7 @@ adds the bias. The rules below give each op to one kernel.
 
 from __future__ import annotations
 
+from fuseledger.graph.graph import Graph
 from fuseledger.graph.op import Op
 from fuseledger.peers.peer import PeerKernel
 from fuseledger.peers.program import Program
@@ -55,3 +56,36 @@ def _place(
         if sum(kernels[place].writes.values()) >= needed:
             return place
     return onward[1] if len(onward) > 1 else before
+
+
+def ops_by_name(graph: Graph, kernels: tuple[PeerKernel, ...]) -> list[tuple[int, ...]]:
+    """The same for kernels whose origins are our ops; each op has one kernel, or none.
+
+    A compiler computes an op's parts in several kernels and copies cheap ops into each reader.
+
+    - A contraction belongs to the first library call that names it.
+    - Any other op belongs to the kernel that moves most bytes of those that name it, the last of
+      equals: there its result is written, or used up.
+    - An op that no kernel names went into the kernel of what it reads (an activation inside a
+      library's convolution).
+    """
+    named: dict[str, list[int]] = {}
+    for position, kernel in enumerate(kernels):
+        for origin in kernel.origins:
+            named.setdefault(origin, []).append(position)
+    home: dict[int, int] = {}
+    for i, op in enumerate(graph.ops):
+        places = named.get(op.name, [])
+        libraries = [p for p in places if kernels[p].kind in LIBRARY_KINDS]
+        if op.is_contraction and libraries:
+            home[i] = libraries[0]
+        elif places:
+            home[i] = max(places, key=lambda p: (kernels[p].bytes, p))
+        else:
+            before = [home[j] for j in graph.predecessors[i] if j in home]
+            if before:
+                home[i] = max(before)
+    found: list[list[int]] = [[] for _ in kernels]
+    for i, position in home.items():
+        found[position].append(i)
+    return [tuple(group) for group in found]

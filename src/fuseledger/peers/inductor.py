@@ -6,16 +6,12 @@ failure of any kind is a plan without kernels that says why.
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
-from typing import Any, cast
+from typing import Any
 
 from fuseledger.devices import Device
-from fuseledger.errors import MissingExtra
-from fuseledger.peers.peer import PeerKernel, PeerPlan
+from fuseledger.peers.peer import PeerPlan
+from fuseledger.peers.process import ask, installed, kernels, untested
 
 NAME = "inductor"
 KNOWN_VERSIONS = ("2.13",)
@@ -45,36 +41,24 @@ def inductor_plan(
     `dtype` and `dims` are those of `frontends.source.load`. Raises MissingExtra where torch or
     Triton is not installed.
     """
-    torch_version = _installed("torch", "torch")
-    _installed("triton", "triton")
+    torch_version = installed("torch", "torch")
+    installed("triton", "triton")
     refusal = _refusal(device)
     if refusal is not None:
-        return _none("unavailable", torch_version, refusal)
+        return PeerPlan(name=NAME, version=torch_version, status="unavailable", reason=refusal)
     spec: Json = {
         "source": source, "dtype": dtype, "dims": dict(dims or {}),
         "device": device_properties(device),
     }  # fmt: skip
-    command = [sys.executable, "-m", "fuseledger.peers.inductor_worker"]
-    try:
-        done = subprocess.run(
-            command, input=json.dumps(spec), capture_output=True, text=True, timeout=time_limit_s,
-            check=False,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return _none("timeout", torch_version, f"no plan within {time_limit_s:g} s")
-    try:
-        answer = cast("Json", json.loads(done.stdout))
-    except json.JSONDecodeError:
-        last = [line for line in done.stderr.splitlines() if line.strip()][-1:]
-        said = last[0][:300] if last else "it said nothing"
-        return _none("failed", torch_version, f"the worker ended with {done.returncode}: {said}")
-    if "error" in answer:
-        return _none("failed", torch_version, f"{answer['error']}{_doubt(torch_version)}")
+    answer = ask("fuseledger.peers.inductor_worker", spec, time_limit_s)
+    doubt = untested("torch", torch_version, KNOWN_VERSIONS)
+    if answer.status != "planned":
+        reason = "; ".join(filter(None, [answer.reason, doubt]))
+        return PeerPlan(name=NAME, version=torch_version, status=answer.status, reason=reason)
     return PeerPlan(
         name=NAME, version=torch_version, status="planned",
-        kernels=tuple(_kernel(entry) for entry in answer["kernels"]),
-        seconds=float(answer["seconds"]), left_out=LEFT_OUT,
-        notes=(*answer["notes"], *filter(None, [_doubt(torch_version).removeprefix("; ")])),
+        kernels=kernels(answer.said["kernels"]), seconds=float(answer.said["seconds"]),
+        left_out=LEFT_OUT, notes=(*answer.said["notes"], *filter(None, [doubt])),
     )  # fmt: skip
 
 
@@ -96,38 +80,7 @@ def device_properties(device: Device) -> Json:
     }
 
 
-def is_known(torch_version: str) -> bool:
-    """Whether the worker was tested against this release of torch."""
-    return ".".join(torch_version.split(".")[:2]) in KNOWN_VERSIONS
-
-
-def _doubt(torch_version: str) -> str:
-    if is_known(torch_version):
-        return ""
-    known = ", ".join(KNOWN_VERSIONS)
-    return f"; torch {torch_version} is untested here, known to work: {known}"
-
-
 def _refusal(device: Device) -> str | None:
     if device.arch.startswith("sm_"):
         return None
     return f"device {device.name} ({device.arch}) is no CUDA target; name an NVIDIA GPU"
-
-
-def _none(status: Any, torch_version: str, reason: str) -> PeerPlan:
-    return PeerPlan(name=NAME, version=torch_version, status=status, reason=reason)
-
-
-def _installed(package: str, extra: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        raise MissingExtra(extra, package) from None
-
-
-def _kernel(entry: Json) -> PeerKernel:
-    return PeerKernel(
-        name=entry["name"], kind=entry["kind"], aten=tuple(entry["aten"]),
-        origins=tuple(entry["origins"]), reads=entry["reads"], writes=entry["writes"],
-        source=entry["source"],
-    )  # fmt: skip

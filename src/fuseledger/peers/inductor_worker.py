@@ -7,42 +7,12 @@
 from __future__ import annotations
 
 import importlib
-import json
-import os
-import sys
 import time
-from contextlib import redirect_stdout
 from typing import Any
 
-from fuseledger.errors import FuseledgerError
+from fuseledger.peers.process import serve
 
 Json = dict[str, Any]
-
-
-def main() -> None:
-    """Answer one spec."""
-    spec: Json = json.load(sys.stdin)
-    with redirect_stdout(sys.stderr):
-        answer = answer_spec(spec)
-    json.dump(answer, sys.stdout)
-    sys.stdout.flush()
-    os._exit(0)  # torch's worker pools and Triton's stand-in have nothing to tidy up
-
-
-def answer_spec(spec: Json) -> Json:
-    """The kernels, or one line that says why there are none."""
-    try:
-        return _plan(spec)
-    except FuseledgerError as error:
-        return {"error": str(error)}
-    except Exception as error:  # whatever a compiler of another project raises
-        if os.environ.get("FUSELEDGER_TRACEBACK", "0") not in ("", "0"):
-            import traceback
-
-            traceback.print_exc()
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        said = lines[0][:300] if lines else "no message"
-        return {"error": f"{type(error).__name__}: {said}"}
 
 
 def _plan(spec: Json) -> Json:
@@ -74,4 +44,4 @@ def _plan(spec: Json) -> Json:
 
 
 if __name__ == "__main__":
-    main()
+    serve(_plan)

@@ -14,7 +14,8 @@ class PeerKernel:
 
     name: str
     kind: str
-    """`triton`, `extern`, `template`; a library kernel's own kind for eager PyTorch."""
+    """`triton`, `extern`, `template`, `copy`; for eager PyTorch a library kernel's own kind, for
+    XLA that of its fusion (`loop`, `input`, `custom`)."""
     aten: tuple[str, ...] = ()
     """ATen operators that it was made from."""
     origins: tuple[str, ...] = ()
@@ -27,6 +28,8 @@ class PeerKernel:
     """Launches, where a library runs one step as several equal small kernels."""
     source: str | None = None
     """Generated Triton source."""
+    config: str | None = None
+    """How the compiler configured it: the library call, or fusion kind, tiles, warps, stages."""
 
     @property
     def bytes(self) -> int:
@@ -47,6 +50,8 @@ class PeerPlan:
     left_out: tuple[str, ...] = ()
     """Parts of the peer's own pipeline that could not run here."""
     notes: tuple[str, ...] = ()
+    origins_are: Literal["nodes", "ops"] = "nodes"
+    """What its kernels' origins name: the source's nodes, or our ops."""
 
     @property
     def launches(self) -> int:

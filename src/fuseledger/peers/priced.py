@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from fuseledger.ledger.account import format_bytes
-from fuseledger.peers.align import ops_by_kernel
+from fuseledger.peers.align import ops_by_kernel, ops_by_name
 from fuseledger.peers.peer import PeerKernel, PeerPlan
 from fuseledger.peers.program import Program
 from fuseledger.planner.plan import Planned
@@ -52,7 +52,10 @@ def price(program: Program, plan: PeerPlan, ours: Planned) -> PricedPlan:
     and bytes that the peer moves beyond the clock's at stream bandwidth. Of any other: all its
     bytes at stream bandwidth, and its launches.
     """
-    groups = ops_by_kernel(program, plan.kernels)
+    if plan.origins_are == "ops":
+        groups = ops_by_name(program.graph, plan.kernels)
+    else:
+        groups = ops_by_kernel(program, plan.kernels)
     return PricedPlan(
         plan=plan,
         kernels=tuple(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fuseledger.frontends.aten import AtenGraph, AtenNode, Lowering
@@ -22,6 +22,10 @@ class Program:
     """None where the source is an expression or an ONNX file: peers then run our own ops."""
     made_by: Mapping[str, str]
     """Our op → the source's node that it was lowered from, or itself where there is none."""
+
+    def by_op(self) -> Program:
+        """The same program for a peer that names our ops instead of the source's nodes."""
+        return replace(self, made_by={op.name: op.name for op in self.graph.ops})
 
     def ops_of(self, origins: tuple[str, ...]) -> tuple[int, ...]:
         """Positions of our ops that were lowered from these nodes, ascending."""

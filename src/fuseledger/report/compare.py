@@ -26,7 +26,9 @@ InOneUnit = Callable[..., tuple[str, list[str]]]
 
 COMPARE_SCHEMA = "fuseledger/compare@1"
 OURS = "fuseledger"
-TITLES = {OURS: "fuseledger", "inductor": "TorchInductor", "eager": "eager PyTorch"}
+TITLES = {
+    OURS: "fuseledger", "inductor": "TorchInductor", "eager": "eager PyTorch", "xla": "XLA",
+}  # fmt: skip
 BETTER = 0.999
 """A total is better than another below this share of it."""
 
@@ -45,6 +47,8 @@ class PeerKernelPart(Part, frozen=True, kw_only=True):
     launches: int
     time_us: float
     provenance: str
+    config: str | None
+    """The library call, or fusion kind, tiles, warps and stages, where the compiler says so."""
     source: str | None
 
 
@@ -178,7 +182,7 @@ def _ours(planned: Planned) -> PeerPart:
                 reads={n: graph.touched_bytes(n) for n in sorted(reads)},
                 writes={n: graph.tensors[n].bytes for n in sorted(leaving)},
                 bytes=int(traffic.value), launches=int(ledger.accounts["launches"].value),
-                time_us=ledger.time.total_us, provenance="our clock", source=None,
+                time_us=ledger.time.total_us, provenance="our clock", config=None, source=None,
             )
         )  # fmt: skip
     return PeerPart(
@@ -206,7 +210,7 @@ def _kernel(graph: Graph, priced: PricedKernel) -> PeerKernelPart:
         name=kernel.name, kind=kernel.kind, ops=[graph.ops[i].name for i in priced.ops],
         aten=list(kernel.aten), reads=kernel.reads, writes=kernel.writes, bytes=kernel.bytes,
         launches=kernel.launches, time_us=priced.time_us, provenance=priced.provenance,
-        source=kernel.source,
+        config=kernel.config, source=kernel.source,
     )  # fmt: skip
 
 
