@@ -47,7 +47,7 @@ class Term:
     """One part of one kernel's time."""
 
     role: str
-    """`stream`, `compute` or `launch`; stream and compute overlap."""
+    """`stream`, `compute`, `layout` or `launch`; stream and compute overlap."""
     base_us: float
     features: Features
 
@@ -73,6 +73,10 @@ def kernel_terms(
     if stream > 0:
         made = {f"{kind}.stream": 1.0, **_STREAM.get(kind, _plain)(kernel, device)}
         terms.append(Term("stream", stream, {**made, **_only(tags, "stream")}))
+    if kind == "conv" and not kernel.shape.get("channels_last"):
+        turned = 2 * (kernel.shape["x_bytes"] + kernel.shape["y_bytes"])
+        made = {"conv.layout": 1.0, **_layout(kernel)}
+        terms.append(Term("layout", turned / stream_gbs / 1e3, made))
     if kernel.flops and kind in _COMPUTE:
         base = kernel.flops / _peak(kernel, device) * 1e6
         made = {f"{kind}.compute": 1.0, **_COMPUTE[kind](kernel, device)}
@@ -190,19 +194,41 @@ def _rows(kernel: LibraryKernel, device: Device) -> Features:
     else:
         made[f"{kind}.fill"] = over(2 * sms, shape["rows"])
         made[f"{kind}.short"] = over(512, shape["length"])
-    made[f"{kind}.long"] = max(0.0, math.log(shape["length"] / 16384)) if shape["length"] else 0.0
+    if kind != "reduce":  # which spreads a long row over several blocks
+        made[f"{kind}.long"] = _long(shape["length"])
+    return {name: value for name, value in made.items() if value}
+
+
+def _long(length: float) -> float:
+    """How much longer a row is than what a block keeps on chip."""
+    return min(3.0, over(max(length, 1.0), 16384))
+
+
+def _layout(kernel: LibraryKernel) -> Features:
+    """cuDNN turns row-major operands to channels last and back, unless it has a kernel without."""
+    s = kernel.shape
+    made = {
+        "conv.layout.pointwise": float(s["window"] == 1),
+        "conv.layout.rank1": float(s["rank"] == 1), "conv.layout.rank3": float(s["rank"] == 3),
+        "conv.layout.transposed": s["transposed"], "conv.layout.grouped": float(s["groups"] > 1),
+        "conv.layout.few_in": over(32, s["channels_in"]),
+    }  # fmt: skip
     return {name: value for name, value in made.items() if value}
 
 
 def _fused(kernel: LibraryKernel, device: Device) -> Features:
+    made = {f"fused.{flag}": 1.0 for flag in ("transposes", "scans") if kernel.shape.get(flag)}
+    if kernel.shape["window"] > 1:
+        made["fused.window"] = 1.0
     if not kernel.shape["reduces"]:
-        return {"fused.window": 1.0} if kernel.shape["window"] > 1 else {}
-    made = {"fused.reduces": 1.0}
+        return made
+    made["fused.reduces"] = 1.0
     if not kernel.shape["inner"]:
         made["fused.outer"] = 1.0
     sms = float(device.sm_count or 100)
-    made["fused.fill"] = over(2 * sms, kernel.shape["rows"]) if kernel.shape["inner"] else 0.0
-    made["fused.long"] = max(0.0, math.log(kernel.shape["length"] / 16384))
+    if kernel.shape["inner"] and not kernel.shape["split"]:
+        made["fused.fill"] = over(2 * sms, kernel.shape["rows"])
+    made["fused.long"] = 0.0 if kernel.shape["split"] else _long(kernel.shape["length"])
     return {name: value for name, value in made.items() if value}
 
 
@@ -263,6 +289,8 @@ def _conv(kernel: LibraryKernel, device: Device) -> Features:
         "conv.dilated": float(s["dilation"] > 1),
         "conv.grouped": float(s["groups"] > 1),
         "conv.odd": 1.0 - s["even"],
+        "conv.depthwise": s["depthwise"],
+        "conv.channels_last": s.get("channels_last", 0.0),
     }
     return {name: value for name, value in made.items() if value}
 
@@ -284,7 +312,14 @@ def _depthwise(kernel: LibraryKernel, device: Device) -> Features:
     return {name: value for name, value in made.items() if value}
 
 
+def _attention(kernel: LibraryKernel, device: Device) -> Features:
+    """Heads wider than 128 accumulate outside registers."""
+    wide = over(kernel.shape["width"], 128.0)
+    made = {f"attention.{kernel.pipe}": 1.0, "attention.wide": wide}
+    return {name: value for name, value in made.items() if value}
+
+
 _COMPUTE: dict[str, FeatureRule] = {
-    "gemm": _gemm, "conv": _conv, "pool": _pool, "depthwise": _depthwise, "attention": _plain,
+    "gemm": _gemm, "conv": _conv, "pool": _pool, "depthwise": _depthwise, "attention": _attention,
     "rnn": _plain,
 }  # fmt: skip

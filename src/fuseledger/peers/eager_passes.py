@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import math
 
+from fuseledger.clock.library_kernel import BYTES
 from fuseledger.peers.eager import Entry
 from fuseledger.peers.eager_state import Call, Operand
 
 PERSISTENT_SOFTMAX = 1024
 """Longest row that softmax holds in registers (`cuda/PersistentSoftmax.cuh`, dispatch of
 `host_softmax`: `dim_size <= 1024`)."""
+SHARED_SOFTMAX_BYTES = 48 * 1024
+"""Longest row that softmax holds in shared memory (`cuda/SoftMax.cu`, `can_use_smem`: what a block
+has without opting in)."""
 
 
 # -- pointwise -----------------------------------------------------------------------------
@@ -114,17 +118,24 @@ def _logsumexp(call: Call) -> None:
 
 
 def _softmax(call: Call) -> None:
-    """One kernel: in registers for short rows, block-wide for long, spatial off the last axis."""
+    """One kernel: rows in registers or shared memory are read once, others three times.
+
+    Off the last axis it is the spatial kernel, which reads for the maximum, the sum and the result.
+    """
     x = call.tensors["self"]
     dim = call.dims(len(x.shape))
     x = call.dense_input(x, "softmax needs a contiguous input")
     walk = _walk(x, dim)
-    short = walk["inner"] and walk["length"] <= PERSISTENT_SOFTMAX
-    name = "softmax_warp_forward" if short else "cunn_SoftMaxForward"
-    reads = [x] if short else [x, x]
-    call.launch(name if walk["inner"] else "cunn_SpatialSoftMaxForward", "softmax", reads,
-                [call.out], flops=4.0 * x.elements, short=float(bool(short)),
-                shape=walk)  # fmt: skip
+    width = BYTES.get(x.dtype, 4)
+    if not walk["inner"]:
+        name, reads = "cunn_SpatialSoftMaxForward", [x, x, x]
+    elif walk["length"] <= PERSISTENT_SOFTMAX:
+        name, reads = "softmax_warp_forward", [x]
+    elif walk["length"] * width <= SHARED_SOFTMAX_BYTES:
+        name, reads = "cunn_SoftMaxForwardSmem", [x]
+    else:
+        name, reads = "cunn_SoftMaxForward", [x, x, x]
+    call.launch(name, "softmax", reads, [call.out], flops=4.0 * x.elements, shape=walk)
 
 
 def _nll_loss(call: Call) -> None:
