@@ -14,6 +14,8 @@ from fuseledger.peers.eager_state import Call, Operand
 PERSISTENT_SOFTMAX = 1024
 """Longest row that softmax holds in registers (`cuda/PersistentSoftmax.cuh`, dispatch of
 `host_softmax`: `dim_size <= 1024`)."""
+NLL_LOSS_THREADS = 32
+"""Threads of the only block of the reduced loss (`cuda/NLLLoss.cu`)."""
 SHARED_SOFTMAX_BYTES = 48 * 1024
 """Longest row that softmax holds in shared memory (`cuda/SoftMax.cu`, `can_use_smem`: what a block
 has without opting in)."""
@@ -139,8 +141,11 @@ def _softmax(call: Call) -> None:
 
 
 def _nll_loss(call: Call) -> None:
+    """One block of 32 threads, which goes through all rows one after another."""
     target = call.tensors["target"]
-    call.launch("nll_loss_forward_reduce", "gather", [target, target], list(call.outputs))
+    steps = math.ceil(target.elements / NLL_LOSS_THREADS)
+    call.launch("nll_loss_forward_reduce_cuda_kernel_2d", "gather", [target, target],
+                list(call.outputs), serial_steps=float(steps))  # fmt: skip
 
 
 # -- norms ---------------------------------------------------------------------------------
