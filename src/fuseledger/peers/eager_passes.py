@@ -215,6 +215,7 @@ def _pool(call: Call) -> None:
     call.launch(f"{call.node.packet} kernel", "pool", [x], list(call.outputs),
                 flops=window * call.out.elements, window=window, rank=float(rank),
                 stride=float(math.prod(stride)), index=float(len(call.outputs) > 1),
+                dilated=float(math.prod(call.ints("dilation", rank, 1)) > 1),
                 results=float(call.out.elements))  # fmt: skip
 
 
@@ -222,7 +223,7 @@ def _adaptive_pool(call: Call) -> None:
     x = call.tensors["self"]
     window = x.elements / max(call.out.elements, 1)
     call.launch(f"{call.node.packet} kernel", "pool", [x], list(call.outputs), flops=x.elements,
-                window=window, rank=2.0, stride=window, index=float(len(call.outputs) > 1),
+                window=window, rank=2.0, stride=window, index=float(len(call.outputs) > 1), dilated=0.0,
                 results=float(call.out.elements))  # fmt: skip
 
 
