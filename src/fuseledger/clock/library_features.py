@@ -304,8 +304,25 @@ def _conv(kernel: LibraryKernel, device: Device) -> Features:
         "conv.odd": 1.0 - s["even"],
         "conv.depthwise": s["depthwise"],
         "conv.channels_last": s.get("channels_last", 0.0),
+        f"conv.cell:{conv_cell(s)}": 1.0,
+        f"conv.cell:{conv_cell(s)}@{device.name}": 1.0,
     }
     return {name: value for name, value in made.items() if value}
+
+
+def conv_cell(shape: Mapping[str, float]) -> str:
+    """The cell of the efficiency surface: what cuDNN picks its kernel by, channels in powers of two.
+
+    A cell that no measured convolution lies in adds nothing to the smooth part of the surface.
+    """
+    flags = {
+        "t": shape["transposed"], "g": shape["groups"] > 1, "s": shape["stride"] > 1,
+        "d": shape["dilation"] > 1,
+    }  # fmt: skip
+    marks = "".join(mark for mark, on in flags.items() if on)
+    channels = (round(math.log2(max(1.0, shape[c]))) for c in ("channels_in", "channels_out"))
+    i, o = channels
+    return f"{shape['rank']:.0f}d{marks}-{2**i}-{2**o}-{shape['window']:.0f}"
 
 
 def _pool(kernel: LibraryKernel, device: Device) -> Features:

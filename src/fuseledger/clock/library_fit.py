@@ -239,6 +239,8 @@ def prior_of(name: str, priors: Mapping[str, Prior]) -> Prior:
     """The prior of a coefficient: its own, else that of a deviation, a class or a shape feature."""
     if name in priors:
         return priors[name]
+    if name.startswith("conv.cell:"):
+        return priors["conv.cell@" if "@" in name else "conv.cell"]
     if "@" in name:
         return priors["@"]
     if name.startswith("host."):
@@ -261,6 +263,7 @@ PRIORS: dict[str, Prior] = {
     "moments.fill": Prior(0.7, 0.4), "batch_norm.fill": Prior(0.7, 0.4),
     "layer_norm.fill": Prior(0.7, 0.4), "layer_norm.short": Prior(0.9, 0.3),
     "attention.wide": Prior(0.7, 0.5), "conv.layout": Prior(0.0, 0.3),
+    "conv.cell": Prior(0.0, 0.4), "conv.cell@": Prior(0.0, 0.2),
     "conv.layout.pointwise": Prior(-3.0, 1.0), "conv.depthwise": Prior(1.0, 1.0), "softmax.fill": Prior(0.7, 0.4),
     "reduce.fill": Prior(0.0, 0.3), "reduce.outer_fill": Prior(0.0, 0.1),
     "softmax.outer_fill": Prior(0.0, 0.1), "batch_norm.outer_fill": Prior(0.0, 0.1),
