@@ -18,6 +18,10 @@ from fuseledger.devices import Device
 STREAM_SHARE = 0.89
 """Share of the datasheet bandwidth that streams start from: the catalog's median over 8 GPUs. The
 copies measured on single devices differ more between them than library kernels do."""
+BLOCK_BYTES_PER_CLOCK = 16.0
+"""What one block of a row-by-row kernel pulls: half of the 32 B per clock of an SM that holds two."""
+SERIAL_STEP_US = 0.5
+"""One dependent access to DRAM, in a kernel of one warp that waits for each."""
 GEMM_TILE = 128
 """Side of the usual cuBLAS tile."""
 
@@ -40,6 +44,8 @@ class Setting:
     hidden_host_us: float = 0.0
     """Host work that the timing does not see."""
     mode: str = "eager"
+    arguments: int = 0
+    """Tensors handed to the call: inputs, parameters and buffers. A compiled call checks each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +53,7 @@ class Term:
     """One part of one kernel's time."""
 
     role: str
-    """`stream`, `compute` or `launch`; stream and compute overlap."""
+    """`stream`, `compute`, `layout`, `serial` or `launch`; stream and compute overlap."""
     base_us: float
     features: Features
 
@@ -55,6 +61,12 @@ class Term:
 def over(top: float, value: float) -> float:
     """log(top / value) where value is below top, else 0."""
     return math.log(top / value) if 0 < value < top else 0.0
+
+
+def saturating_blocks(device: Device) -> float:
+    """Blocks of one wave that keep DRAM busy, at `BLOCK_BYTES_PER_CLOCK` each."""
+    clock_ghz = (device.clock_mhz or 1500.0) / 1e3
+    return device.require("dram_bandwidth_gbs") / (BLOCK_BYTES_PER_CLOCK * clock_ghz)
 
 
 def kernel_terms(
@@ -73,6 +85,13 @@ def kernel_terms(
     if stream > 0:
         made = {f"{kind}.stream": 1.0, **_STREAM.get(kind, _plain)(kernel, device)}
         terms.append(Term("stream", stream, {**made, **_only(tags, "stream")}))
+    if kind == "conv" and not kernel.shape.get("channels_last"):
+        turned = 2 * (kernel.shape["x_bytes"] + kernel.shape["y_bytes"])
+        made = {"conv.layout": 1.0, **_layout(kernel)}
+        terms.append(Term("layout", turned / stream_gbs / 1e3, made))
+    if kernel.shape.get("serial_steps"):
+        waited = kernel.shape["serial_steps"] * SERIAL_STEP_US
+        terms.append(Term("serial", waited, {"serial": 1.0}))
     if kernel.flops and kind in _COMPUTE:
         base = kernel.flops / _peak(kernel, device) * 1e6
         made = {f"{kind}.compute": 1.0, **_COMPUTE[kind](kernel, device)}
@@ -107,6 +126,8 @@ def host_parts(kernels: Sequence[LibraryKernel], setting: Setting) -> list[tuple
         counts["inner"] = counts.get("inner", 0.0) + kernel.launches - first
         before = kernel.op
     parts = [(FIXED, fixed)]
+    if setting.arguments and group in ("compiled", "graph"):
+        parts.append((float(setting.arguments), {**common, f"host.argument:{group}": 1.0}))
     for kind, count in counts.items():
         if count:
             parts.append((count, {**common, f"host.{kind}:{group}": 1.0}))
@@ -140,8 +161,6 @@ def _setting_tags(setting: Setting, kind: str, *, three_d: bool) -> dict[str, st
         tags[f".{family}@software-{setting.software}"] = "stream compute"
         if kind == "conv" and three_d:
             tags[f".conv3@software-{setting.software}"] = "compute"
-    if setting.mode.startswith("compile-"):
-        tags[f".{family}@compiled"] = "stream compute"
     if "max-autotune" in setting.mode:
         tags[f".{family}@autotuned"] = "compute"
     if host_group(setting.mode) == "graph":
@@ -182,27 +201,47 @@ def _flagged(*flags: str) -> FeatureRule:
 def _rows(kernel: LibraryKernel, device: Device) -> Features:
     """Reductions, norms, softmax: rows against SMs, short rows, walks across memory."""
     shape, kind = kernel.shape, kernel.kind
-    sms = float(device.sm_count or 100)
     made = {f"{kind}.{flag}": 1.0 for flag in ("index",) if shape.get(flag)}
     if not shape["inner"]:
         made[f"{kind}.outer"] = 1.0
-        made[f"{kind}.outer_fill"] = over(sms * 1024, shape["rows"])
+        made[f"{kind}.outer_fill"] = over(float(device.sm_count or 100) * 1024, shape["rows"])
     else:
-        made[f"{kind}.fill"] = over(2 * sms, shape["rows"])
+        made[f"{kind}.fill"] = over(saturating_blocks(device), shape["rows"])
         made[f"{kind}.short"] = over(512, shape["length"])
-    made[f"{kind}.long"] = max(0.0, math.log(shape["length"] / 16384)) if shape["length"] else 0.0
+    if kind != "reduce":  # which spreads a long row over several blocks
+        made[f"{kind}.long"] = _long(shape["length"])
+    return {name: value for name, value in made.items() if value}
+
+
+def _long(length: float) -> float:
+    """How much longer a row is than what a block keeps on chip."""
+    return min(3.0, over(max(length, 1.0), 16384))
+
+
+def _layout(kernel: LibraryKernel) -> Features:
+    """cuDNN turns row-major operands to channels last and back, unless it has a kernel without."""
+    s = kernel.shape
+    made = {
+        "conv.layout.pointwise": float(s["window"] == 1),
+        "conv.layout.rank1": float(s["rank"] == 1), "conv.layout.rank3": float(s["rank"] == 3),
+        "conv.layout.transposed": s["transposed"], "conv.layout.grouped": float(s["groups"] > 1),
+        "conv.layout.few_in": over(32, s["channels_in"]),
+    }  # fmt: skip
     return {name: value for name, value in made.items() if value}
 
 
 def _fused(kernel: LibraryKernel, device: Device) -> Features:
+    made = {f"fused.{flag}": 1.0 for flag in ("transposes", "scans") if kernel.shape.get(flag)}
+    if kernel.shape["window"] > 1:
+        made["fused.window"] = 1.0
     if not kernel.shape["reduces"]:
-        return {"fused.window": 1.0} if kernel.shape["window"] > 1 else {}
-    made = {"fused.reduces": 1.0}
+        return made
+    made["fused.reduces"] = 1.0
     if not kernel.shape["inner"]:
         made["fused.outer"] = 1.0
-    sms = float(device.sm_count or 100)
-    made["fused.fill"] = over(2 * sms, kernel.shape["rows"]) if kernel.shape["inner"] else 0.0
-    made["fused.long"] = max(0.0, math.log(kernel.shape["length"] / 16384))
+    if kernel.shape["inner"] and not kernel.shape["split"]:
+        made["fused.fill"] = over(saturating_blocks(device), kernel.shape["rows"])
+    made["fused.long"] = 0.0 if kernel.shape["split"] else _long(kernel.shape["length"])
     return {name: value for name, value in made.items() if value}
 
 
@@ -263,8 +302,27 @@ def _conv(kernel: LibraryKernel, device: Device) -> Features:
         "conv.dilated": float(s["dilation"] > 1),
         "conv.grouped": float(s["groups"] > 1),
         "conv.odd": 1.0 - s["even"],
+        "conv.depthwise": s["depthwise"],
+        "conv.channels_last": s.get("channels_last", 0.0),
+        f"conv.cell:{conv_cell(s)}": 1.0,
+        f"conv.cell:{conv_cell(s)}@{device.name}": 1.0,
     }
     return {name: value for name, value in made.items() if value}
+
+
+def conv_cell(shape: Mapping[str, float]) -> str:
+    """The cell of the efficiency surface: what cuDNN picks its kernel by, channels in powers of two.
+
+    A cell that no measured convolution lies in adds nothing to the smooth part of the surface.
+    """
+    flags = {
+        "t": shape["transposed"], "g": shape["groups"] > 1, "s": shape["stride"] > 1,
+        "d": shape["dilation"] > 1,
+    }  # fmt: skip
+    marks = "".join(mark for mark, on in flags.items() if on)
+    channels = (round(math.log2(max(1.0, shape[c]))) for c in ("channels_in", "channels_out"))
+    i, o = channels
+    return f"{shape['rank']:.0f}d{marks}-{2**i}-{2**o}-{shape['window']:.0f}"
 
 
 def _pool(kernel: LibraryKernel, device: Device) -> Features:
@@ -284,7 +342,14 @@ def _depthwise(kernel: LibraryKernel, device: Device) -> Features:
     return {name: value for name, value in made.items() if value}
 
 
+def _attention(kernel: LibraryKernel, device: Device) -> Features:
+    """Heads wider than 128 accumulate outside registers."""
+    wide = over(kernel.shape["width"], 128.0)
+    made = {f"attention.{kernel.pipe}": 1.0, "attention.wide": wide}
+    return {name: value for name, value in made.items() if value}
+
+
 _COMPUTE: dict[str, FeatureRule] = {
-    "gemm": _gemm, "conv": _conv, "pool": _pool, "depthwise": _depthwise, "attention": _plain,
+    "gemm": _gemm, "conv": _conv, "pool": _pool, "depthwise": _depthwise, "attention": _attention,
     "rnn": _plain,
 }  # fmt: skip

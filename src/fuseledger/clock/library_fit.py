@@ -52,20 +52,40 @@ class Prior:
     deviation: float
 
 
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """A sparse matrix: a term carries about eight of some two hundred features."""
+
+    row: Array
+    column: Array
+    value: Array
+    rows: int
+
+    def times(self, vector: Array) -> Array:
+        """The product with a vector of one number a column."""
+        return np.bincount(self.row, self.value * vector[self.column], self.rows)
+
+    def summed(self, weights: Array, group: Array, shape: tuple[int, int]) -> Array:
+        """Dense: rows of the matrix scaled by `weights` and added up by `group`."""
+        place = group[self.row] * shape[1] + self.column
+        flat = np.bincount(place, self.value * weights[self.row], shape[0] * shape[1])
+        return flat.reshape(shape)
+
+
 @dataclass(slots=True)
 class Design:
     """Rows as arrays: terms with their features, and which kernel and row each belongs to."""
 
     names: list[str]
     base: Array
-    features: Array
+    features: Entries
     kernel_of_term: Array
     overlaps: Array
     """Whether a term is stream or compute, which overlap within their kernel."""
     row_of_kernel: Array
     host_base: Array
     """The constant, and launches of a kind × the cost of one."""
-    host_features: Array
+    host_features: Entries
     host_row: Array
     hidden: Array
     kinds: list[str]
@@ -121,21 +141,20 @@ def design_of(rows: Sequence[Row], names: Sequence[str] | None = None) -> Design
             host_base.append(base_us * s.host_floor_us / REFERENCE_FLOOR_US)
             host_row.append(r)
     return Design(
-        names=listed, base=np.array(base), features=_dense(entries, len(base), len(listed)),
+        names=listed, base=np.array(base), features=_entries(entries, len(base)),
         kernel_of_term=np.array(kernel_of, dtype=int), overlaps=np.array(overlaps, dtype=bool),
         row_of_kernel=np.array(row_of, dtype=int), host_base=np.array(host_base),
-        host_features=_dense(hosts, len(host_base), len(listed)),
+        host_features=_entries(hosts, len(host_base)),
         host_row=np.array(host_row, dtype=int),
         hidden=np.array([row.setting.hidden_host_us for row in rows]), kinds=kinds,
     )  # fmt: skip
 
 
-def _dense(entries: Sequence[tuple[int, int, float]], rows: int, columns: int) -> Array:
-    array = np.zeros((rows, columns))
-    if entries:
-        i, j, value = zip(*entries, strict=True)
-        np.add.at(array, (list(i), list(j)), list(value))
-    return array
+def _entries(entries: Sequence[tuple[int, int, float]], rows: int) -> Entries:
+    row, column, value = zip(*entries, strict=True) if entries else ((), (), ())
+    return Entries(
+        np.array(row, dtype=int), np.array(column, dtype=int), np.array(value, dtype=float), rows
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +171,7 @@ class Predicted:
 
 def predict(design: Design, theta: Array, *, gradient: bool = False) -> Predicted:
     """Times of every row under coefficients."""
-    t = design.base * np.exp(np.clip(design.features @ theta, -8, 8))
+    t = design.base * np.exp(np.clip(design.features.times(theta), -8, 8))
     kernels = len(design.row_of_kernel)
     both = design.overlaps
     powered = np.bincount(design.kernel_of_term[both], t[both] ** SHARPNESS, kernels)
@@ -160,7 +179,7 @@ def predict(design: Design, theta: Array, *, gradient: bool = False) -> Predicte
     alone = np.bincount(design.kernel_of_term[~both], t[~both], kernels)
     kernel_us = overlapped + alone
     gpu = np.bincount(design.row_of_kernel, kernel_us, design.rows)
-    parts = design.host_base * np.exp(np.clip(design.host_features @ theta, -8, 8))
+    parts = design.host_base * np.exp(np.clip(design.host_features.times(theta), -8, 8))
     host = np.maximum(np.bincount(design.host_row, parts, design.rows) - design.hidden, 1.0)
     total = (gpu**SHARPNESS + host**SHARPNESS) ** (1 / SHARPNESS)
     made: Array | None = None
@@ -170,20 +189,12 @@ def predict(design: Design, theta: Array, *, gradient: bool = False) -> Predicte
         weight[both] = t[both] ** SHARPNESS * np.where(powered[k] > 0, powered[k], 1.0) ** (1 / SHARPNESS - 1)  # noqa: E501  # fmt: skip
         of_row = design.row_of_kernel[design.kernel_of_term]
         share = (gpu / total) ** SHARPNESS / gpu
-        made = _sum_rows(design.features, weight * share[of_row], of_row, design.rows)
+        shape = (design.rows, len(theta))
+        made = design.features.summed(weight * share[of_row], of_row, shape)
         host_share = np.where(host > 1.0, (host / total) ** SHARPNESS / host, 0.0)
         of_part = design.host_row
-        made += _sum_rows(design.host_features, parts * host_share[of_part], of_part, design.rows)
+        made += design.host_features.summed(parts * host_share[of_part], of_part, shape)
     return Predicted(total, host, gpu, kernel_us, t, made)
-
-
-def _sum_rows(features: Array, weights: Array, rows: Array, count: int) -> Array:
-    """Σ weight · features by row; rows are sorted."""
-    made = np.zeros((count, features.shape[1]))
-    if len(rows):
-        starts = np.flatnonzero(np.r_[True, rows[1:] != rows[:-1]])
-        made[rows[starts]] = np.add.reduceat(features * weights[:, None], starts, axis=0)
-    return made
 
 
 def fit(
@@ -228,6 +239,8 @@ def prior_of(name: str, priors: Mapping[str, Prior]) -> Prior:
     """The prior of a coefficient: its own, else that of a deviation, a class or a shape feature."""
     if name in priors:
         return priors[name]
+    if name.startswith("conv.cell:"):
+        return priors["conv.cell@" if "@" in name else "conv.cell"]
     if "@" in name:
         return priors["@"]
     if name.startswith("host."):
@@ -248,7 +261,10 @@ PRIORS: dict[str, Prior] = {
     "attention.compute": Prior(0.7, 0.5), "rnn.compute": Prior(2.0, 1.0),
     "gemm.wave": Prior(1.0, 0.3), "gemm.fill": Prior(0.8, 0.3), "gemm.split_k": Prior(-0.6, 0.3),
     "moments.fill": Prior(0.7, 0.4), "batch_norm.fill": Prior(0.7, 0.4),
-    "layer_norm.fill": Prior(0.7, 0.4), "softmax.fill": Prior(0.7, 0.4),
+    "layer_norm.fill": Prior(0.7, 0.4), "layer_norm.short": Prior(0.9, 0.3),
+    "attention.wide": Prior(0.7, 0.5), "conv.layout": Prior(0.0, 0.3),
+    "conv.cell": Prior(0.0, 0.4), "conv.cell@": Prior(0.0, 0.2),
+    "conv.layout.pointwise": Prior(-3.0, 1.0), "conv.depthwise": Prior(1.0, 1.0), "softmax.fill": Prior(0.7, 0.4),
     "reduce.fill": Prior(0.0, 0.3), "reduce.outer_fill": Prior(0.0, 0.1),
     "softmax.outer_fill": Prior(0.0, 0.1), "batch_norm.outer_fill": Prior(0.0, 0.1),
     "compute.depthwise@compiled": Prior(1.0, 1.0), "launch": Prior(0.0, 0.15),

@@ -99,26 +99,16 @@ def conv_shape(call: Call, x: Operand, weight: Operand) -> dict[str, float]:
 
 
 def _attention(call: Call) -> None:
+    """One fused kernel: flash attention for half precision up to width 256, else CUTLASS's."""
     q, k, v = (call.tensors[name] for name in ("q", "k", "v"))
     rows, width, keys = q.shape[-2], q.shape[-1], k.shape[-2]
     batch = math.prod(q.shape[:-2])
-    flops = 2.0 * batch * rows * keys * (width + v.shape[-1])
-    if q.dtype in HALF and width <= 256:
-        call.launch("flash_fwd_kernel", "attention", [q, k, v], [call.out], flops=flops,
-                    pipe="half", width=float(width), keys=float(keys),
-                    batch=float(batch))  # fmt: skip
-        return
-    shape = (batch, rows, keys)
-    scores = Operand(f"{call.node.name}.scores", shape, dense_strides(shape), q.dtype)
-    pipe: Pipe = "half" if q.dtype in HALF else "fp32"
-    call.launch("q·scale, k·scale", "pointwise", [q, k], [q, k], vectorized=1.0, launches=2)
-    call.launch("bmm (scores)", "gemm", [q, k], [scores], flops=flops / 2, pipe=pipe, m=float(rows),
-                n=float(keys), k=float(width), batch=float(batch), transposed=1.0)  # fmt: skip
-    call.launch("softmax_warp_forward", "softmax", [scores], [scores], short=float(keys <= 1024),
-                rows=float(batch * rows), length=float(keys), inner=1.0)  # fmt: skip
-    call.launch("bmm (values)", "gemm", [scores, v], [call.out], flops=flops / 2, pipe=pipe,
-                m=float(rows), n=float(v.shape[-1]), k=float(keys), batch=float(batch),
-                transposed=0.0)  # fmt: skip
+    half = q.dtype in HALF
+    name = "flash_fwd_kernel" if half and width <= 256 else "fmha_cutlassF"
+    call.launch(name, "attention", [q, k, v], [call.out],
+                flops=2.0 * batch * rows * keys * (width + v.shape[-1]),
+                pipe="half" if half else "fp32", width=float(width), keys=float(keys),
+                batch=float(batch))  # fmt: skip
 
 
 def _rnn(call: Call) -> None:
@@ -142,8 +132,8 @@ _CONVOLUTION = (
     "adds the bias with add_; cuda/DepthwiseConv2d.cu"
 )
 _ATTENTION = (
-    "transformers/cuda/attention.cu: flash attention for half precision up to width 256, "
-    "else the math path"
+    "transformers/cuda/sdp_utils.cpp: flash attention for half precision up to width 256, else the "
+    "memory-efficient kernel, of any width"
 )
 
 TABLE: dict[str, Entry] = {

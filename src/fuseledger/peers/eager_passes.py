@@ -7,12 +7,18 @@ from __future__ import annotations
 
 import math
 
+from fuseledger.clock.library_kernel import BYTES
 from fuseledger.peers.eager import Entry
 from fuseledger.peers.eager_state import Call, Operand
 
 PERSISTENT_SOFTMAX = 1024
 """Longest row that softmax holds in registers (`cuda/PersistentSoftmax.cuh`, dispatch of
 `host_softmax`: `dim_size <= 1024`)."""
+NLL_LOSS_THREADS = 32
+"""Threads of the only block of the reduced loss (`cuda/NLLLoss.cu`)."""
+SHARED_SOFTMAX_BYTES = 48 * 1024
+"""Longest row that softmax holds in shared memory (`cuda/SoftMax.cu`, `can_use_smem`: what a block
+has without opting in)."""
 
 
 # -- pointwise -----------------------------------------------------------------------------
@@ -114,22 +120,32 @@ def _logsumexp(call: Call) -> None:
 
 
 def _softmax(call: Call) -> None:
-    """One kernel: in registers for short rows, block-wide for long, spatial off the last axis."""
+    """One kernel: rows in registers or shared memory are read once, others three times.
+
+    Off the last axis it is the spatial kernel, which reads for the maximum, the sum and the result.
+    """
     x = call.tensors["self"]
     dim = call.dims(len(x.shape))
     x = call.dense_input(x, "softmax needs a contiguous input")
     walk = _walk(x, dim)
-    short = walk["inner"] and walk["length"] <= PERSISTENT_SOFTMAX
-    name = "softmax_warp_forward" if short else "cunn_SoftMaxForward"
-    reads = [x] if short else [x, x]
-    call.launch(name if walk["inner"] else "cunn_SpatialSoftMaxForward", "softmax", reads,
-                [call.out], flops=4.0 * x.elements, short=float(bool(short)),
-                shape=walk)  # fmt: skip
+    width = BYTES.get(x.dtype, 4)
+    if not walk["inner"]:
+        name, reads = "cunn_SpatialSoftMaxForward", [x, x, x]
+    elif walk["length"] <= PERSISTENT_SOFTMAX:
+        name, reads = "softmax_warp_forward", [x]
+    elif walk["length"] * width <= SHARED_SOFTMAX_BYTES:
+        name, reads = "cunn_SoftMaxForwardSmem", [x]
+    else:
+        name, reads = "cunn_SoftMaxForward", [x, x, x]
+    call.launch(name, "softmax", reads, [call.out], flops=4.0 * x.elements, shape=walk)
 
 
 def _nll_loss(call: Call) -> None:
+    """One block of 32 threads, which goes through all rows one after another."""
     target = call.tensors["target"]
-    call.launch("nll_loss_forward_reduce", "gather", [target, target], list(call.outputs))
+    steps = math.ceil(target.elements / NLL_LOSS_THREADS)
+    call.launch("nll_loss_forward_reduce_cuda_kernel_2d", "gather", [target, target],
+                list(call.outputs), serial_steps=float(steps))  # fmt: skip
 
 
 # -- norms ---------------------------------------------------------------------------------
@@ -199,6 +215,7 @@ def _pool(call: Call) -> None:
     call.launch(f"{call.node.packet} kernel", "pool", [x], list(call.outputs),
                 flops=window * call.out.elements, window=window, rank=float(rank),
                 stride=float(math.prod(stride)), index=float(len(call.outputs) > 1),
+                dilated=float(math.prod(call.ints("dilation", rank, 1)) > 1),
                 results=float(call.out.elements))  # fmt: skip
 
 
@@ -206,7 +223,7 @@ def _adaptive_pool(call: Call) -> None:
     x = call.tensors["self"]
     window = x.elements / max(call.out.elements, 1)
     call.launch(f"{call.node.packet} kernel", "pool", [x], list(call.outputs), flops=x.elements,
-                window=window, rank=2.0, stride=window, index=float(len(call.outputs) > 1),
+                window=window, rank=2.0, stride=window, index=float(len(call.outputs) > 1), dilated=0.0,
                 results=float(call.out.elements))  # fmt: skip
 
 

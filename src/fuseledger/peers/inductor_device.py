@@ -118,6 +118,21 @@ def _run_without_guards(torch: Any) -> None:
     folding: Any = importlib.import_module("torch._inductor.fx_passes.joint_graph")
     folder = folding.UniformValueConstantFolder
     folder._deduce_value = _deducing(torch, folder._deduce_value)
+    torch._C._conv_determine_backend_memory_format = _convolution_layout
+
+
+def _convolution_layout(x: Any, weight: Any, backend: Any) -> Any:
+    """The layout of a convolution's result with cuDNN, which a CPU build cannot be asked.
+
+    Channels last where the input or the weight is, else row-major: `cudnn_conv_suggest_memory_format`
+    of `aten/src/ATen/native/ConvUtils.h`, release 2.13. Depthwise convolutions run in cuDNN there too.
+    """
+    torch: Any = importlib.import_module("torch")
+    format_of = torch._prims_common.suggest_memory_format
+    formats = {format_of(x), format_of(weight)}
+    doubles = torch.float64 in (x.dtype, weight.dtype)
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(weight.ndim)
+    return last if last in formats and not doubles else torch.contiguous_format
 
 
 def _indexing(torch: Any) -> Callable[[Any, Any], Any]:

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from fuseledger.clock.library_fit import PRIORS, Design, Prior, Row, design_of, fit, predict
+from fuseledger.clock.library_fit import (
+    PRIORS,
+    Design,
+    Predicted,
+    Prior,
+    Row,
+    design_of,
+    fit,
+    predict,
+)
 from fuseledger.clock.library_kernel import LibraryKernel
 from fuseledger.devices import Device
 from fuseledger.validate.corpus import Measured
@@ -27,43 +37,48 @@ def fold_of(problem: str, folds: int = FOLDS) -> int:
     return int(hashlib.sha256(problem.encode()).hexdigest(), 16) % folds
 
 
-def by_problem(measured: Sequence[Measured], priors: Mapping[str, Prior] = PRIORS) -> Array:
-    """Out-of-fold times in µs: all rows of a problem, on every device, are left out together."""
-    return _left_out(measured, lambda m: str(fold_of(m.problem)), priors)
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Predictions of every row from coefficients that were fitted without it."""
+
+    times_us: Array
+    design: Design
+    made: Mapping[str, Predicted]
+    """Part that was left out → what the fit without it says of all rows."""
+    parts: Sequence[str]
+    """Of each row."""
+
+    def accounts(self, row: int) -> list[float]:
+        """µs of each kernel of a row, and of the host at the end."""
+        made = self.made[self.parts[row]]
+        kernels = made.kernel_us[self.design.row_of_kernel == row]
+        return [*kernels.tolist(), float(made.host_us[row])]
 
 
-def by_device(measured: Sequence[Measured], priors: Mapping[str, Prior] = PRIORS) -> Array:
-    """Times in µs of each device from a fit on the others."""
-    return _left_out(measured, lambda m: m.setting.device.name, priors)
+def by_problem(measured: Sequence[Measured], priors: Mapping[str, Prior] = PRIORS) -> LeftOut:
+    """Out of fold: all rows of a problem, on every device, are left out together."""
+    return _left_out(measured, [str(fold_of(m.problem)) for m in measured], priors)
+
+
+def by_device(measured: Sequence[Measured], priors: Mapping[str, Prior] = PRIORS) -> LeftOut:
+    """Each device from a fit on the others."""
+    return _left_out(measured, [m.setting.device.name for m in measured], priors)
 
 
 def _left_out(
-    measured: Sequence[Measured], part: Callable[[Measured], str], priors: Mapping[str, Prior]
-) -> Array:
-    rows = rows_of(measured)
-    predicted = np.array([m.priced_us or 0.0 for m in measured])
-    if all(m.priced_us is not None for m in measured):
-        return predicted
-    names = design_of(rows).names
-    parts = np.array([part(m) for m in measured])
-    for value in sorted(set(parts.tolist())):
-        out = parts == value
-        theta = fitted([rows[int(i)] for i in np.flatnonzero(~out)], names, priors)[1]
-        held = design_of([rows[int(i)] for i in np.flatnonzero(out)], names)
-        predicted[out] = predict(held, theta).total_us
-    return predicted
-
-
-def fitted(
-    rows: Sequence[Row], names: Sequence[str] | None = None, priors: Mapping[str, Prior] = PRIORS
-) -> tuple[Design, Array]:
-    """The design of rows and the coefficients fitted on them; the priors where there are none."""
-    from fuseledger.clock.library_fit import prior_of
-
-    design = design_of(rows, names)
-    if not rows:
-        return design, np.array([prior_of(name, priors).mean for name in design.names])
-    return design, fit(design, np.array([row.measured_us for row in rows]), priors)
+    measured: Sequence[Measured], parts: Sequence[str], priors: Mapping[str, Prior]
+) -> LeftOut:
+    design = design_of(rows_of(measured))
+    times = np.array([m.time_us for m in measured])
+    labels = np.array(parts)
+    predicted = np.zeros(len(measured))
+    made: dict[str, Predicted] = {}
+    for part in sorted(set(parts)):
+        out = labels == part
+        theta = fit(design, times, priors, weights=(~out).astype(float))
+        made[part] = predict(design, theta)
+        predicted[out] = made[part].total_us[out]
+    return LeftOut(predicted, design, made, parts)
 
 
 def naive_us(kernels: Sequence[LibraryKernel], device: Device) -> float:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import csv
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from fuseledger.clock.library import sequence_class
-from fuseledger.clock.library_features import Setting
-from fuseledger.clock.library_kernel import LibraryKernel
+from fuseledger.clock.library_features import GRAPH_MODES, Setting
+from fuseledger.clock.library_kernel import LibraryKernel, Stream, tensor_bytes
 from fuseledger.devices import Device
 from fuseledger.errors import SourceError
+from fuseledger.frontends.aten import AtenGraph
 from fuseledger.validate.corpus import Corpus, CorpusError, Measured
 
 GPUS: dict[str, str] = {
@@ -44,7 +47,13 @@ EAGER_MODES = frozenset({"eager", "cudagraphs-backend"})
 """Modes that run eager's kernels; the others run a compiler's."""
 FIELDS = ("sizes", "level", "problem_id", "name", "gpu", "host", "torch", "mode", "mean_ms")
 
-Plans = dict[bool, list[LibraryKernel]]
+
+@dataclass(frozen=True, slots=True)
+class Plans:
+    """The kernels of one graph, by mode, and the tensors that a call of it is handed."""
+
+    by_mode: Mapping[str, list[LibraryKernel]]
+    arguments: int
 
 
 def read_kernelbench(folder: Path) -> Corpus:
@@ -85,14 +94,14 @@ def read_kernelbench(folder: Path) -> Corpus:
         setting = Setting(
             device=device, host=host, software=software, warm_l2=host not in COLD_RUNS,
             host_floor_us=HOST_FLOORS.get(host, 20.0),
-            hidden_host_us=COLD_RUNS.get(host, 0.0), mode=mode,
+            hidden_host_us=COLD_RUNS.get(host, 0.0), mode=mode, arguments=plan.arguments,
         )  # fmt: skip
         label = f"kernelbench {sizes.partition('_')[0]}"
         corpus.rows.append(
             Measured(
                 corpus=f"{label} L{level}", problem=f"{level}/{problem}", name=names[key],
                 setting=setting, run=f"{sizes} {level}/{problem} {host} {software}",
-                class_=sequence_class(plan[True]), kernels=plan[eager],
+                class_=sequence_class(plan.by_mode["eager"]), kernels=plan.by_mode[mode],
                 time_us=1e3 * math.exp(sum(map(math.log, times)) / len(times)), fused=not eager,
                 tables=(f"{label} L1+L2",) if level in "12" else (),
             )
@@ -155,4 +164,31 @@ def _plans(folder: Path, place: tuple[str, ...], corpus: Corpus) -> Plans | str:
     plan = eager_plan(graph)
     if plan.unknown:
         corpus.notes.append(f"{found[0].name}: priced as one pass each: {', '.join(plan.unknown)}")
-    return {True: list(plan.kernels), False: standin_kernels(graph, plan)}
+    compiled = standin_kernels(graph, plan)
+    copies = _copies(graph)
+    by_mode: dict[str, list[LibraryKernel]] = {}
+    for replayed in (False, True):
+        for eager in (False, True):
+            kernels = list(plan.kernels) if eager else compiled
+            kernels = copies + kernels if replayed else kernels
+            modes = [m for m in MODES if (m in EAGER_MODES) == eager and (m in GRAPH_MODES) == replayed]
+            by_mode.update(dict.fromkeys(modes, kernels))
+    return Plans(by_mode, len(graph.inputs) + len(graph.weights))
+
+
+def _copies(graph: AtenGraph) -> list[LibraryKernel]:
+    """A replayed CUDA graph's inputs are copied to where it was captured to read them.
+
+    Source: `torch/_inductor/cudagraph_trees.py`, `_copy_inputs_and_remove_from_src`.
+    """
+    copies: list[LibraryKernel] = []
+    for _, value in graph.inputs:
+        source = Stream(f"{value.name}.given", tensor_bytes(value.shape, value.dtype))
+        copy = Stream(value.name, source.bytes)
+        copies.append(
+            LibraryKernel(
+                name="copy (static input)", op=f"copy {value.name}", kind="copy", reads=(source,),
+                writes=(copy,), shape={"strided": 0.0},
+            )
+        )  # fmt: skip
+    return copies

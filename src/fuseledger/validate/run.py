@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from fuseledger.clock.library import Fit, load_fit
-from fuseledger.clock.library_fit import PRIORS, Prior, design_of, predict, prior_of
+from fuseledger.clock.library_fit import PRIORS, Prior, fit, prior_of
 from fuseledger.validate.corpus import Corpus, CorpusError, Measured
-from fuseledger.validate.folds import by_device, by_problem, fitted, fold_of, naive_us, rows_of
+from fuseledger.validate.folds import LeftOut, by_device, by_problem, fold_of, naive_us
 from fuseledger.validate.score import Score, calibration, class_errors, scores
 
 SHIPPED_DEVIATION = 0.5
@@ -79,18 +79,24 @@ def validate(path: Path, *, leave_device_out: bool = True) -> Validation:
         raise CorpusError(f"{path}: no row can be priced: {reasons or 'it has none'}")
     measured = corpus.rows
     priors, protocol = _start(measured)
-    predicted = by_problem(measured, priors)
     naive = np.array([m.priced_us or naive_us(m.kernels, m.setting.device) for m in measured])
+    if measured[0].priced_us is not None:
+        priced = np.array([m.priced_us for m in measured])
+        return Validation(
+            corpus=str(path), rows=scores(measured, priced, naive), device_out=[], calibration=[],
+            worst=_worst(measured, priced, None), skipped=corpus.skipped, notes=corpus.notes,
+            protocol=protocol, fit=None,
+        )  # fmt: skip
+    left_out = by_problem(measured, priors)
+    predicted = left_out.times_us
     devices = {m.setting.device.name for m in measured}
-    fit_all = measured[0].priced_us is None
+    alone = by_device(measured, priors).times_us if leave_device_out and len(devices) > 1 else None
     return Validation(
         corpus=str(path), rows=scores(measured, predicted, naive),
-        device_out=scores(measured, by_device(measured, priors), naive)
-        if leave_device_out and len(devices) > 1 and fit_all else [],
-        calibration=list(calibration(measured, predicted, [fold_of(m.problem) for m in measured]))
-        if fit_all else [],
-        worst=_worst(measured, predicted, priors), skipped=corpus.skipped, notes=corpus.notes,
-        protocol=protocol, fit=_fit_on_all(measured, predicted, priors, path) if fit_all else None,
+        device_out=scores(measured, alone, naive) if alone is not None else [],
+        calibration=list(calibration(measured, predicted, [fold_of(m.problem) for m in measured])),
+        worst=_worst(measured, predicted, left_out), skipped=corpus.skipped, notes=corpus.notes,
+        protocol=protocol, fit=_fit_on_all(measured, left_out, priors, path),
     )  # fmt: skip
 
 
@@ -116,7 +122,7 @@ def _start(measured: Sequence[Measured]) -> tuple[Mapping[str, Prior], str]:
 
 
 def _worst(
-    measured: Sequence[Measured], predicted: Any, priors: Mapping[str, Prior], count: int = 10
+    measured: Sequence[Measured], predicted: Any, left_out: LeftOut | None, count: int = 10
 ) -> list[Worst]:
     """The rows furthest off, one a problem and mode, with the kernels of a fit without them."""
     times = np.array([m.time_us for m in measured])
@@ -129,35 +135,22 @@ def _worst(
             continue
         seen.add((m.problem, m.setting.mode))
         accounts: tuple[tuple[str, float], ...] = ()
-        if m.priced_us is None:
-            rest = [r for r in rows_of(measured) if fold_of(r.problem) != fold_of(m.problem)]
-            names, theta = _without(rest, priors, fold_of(m.problem))
-            made = predict(design_of(rows_of([m]), names), theta)
-            parts = [(k.name, float(us)) for k, us in zip(m.kernels, made.kernel_us, strict=True)]
-            parts.append(("host", float(made.host_us[0])))
+        if left_out is not None:
+            names = [*(kernel.name for kernel in m.kernels), "host"]
+            parts = zip(names, left_out.accounts(i), strict=True)
             accounts = tuple(sorted(parts, key=lambda part: -part[1])[:4])
         found.append(
             Worst(m.name, m.corpus, m.setting.device.name, m.setting.mode, m.time_us,
                   float(predicted[i]), accounts)
         )  # fmt: skip
-    _FITS.clear()
     return found
 
 
-_FITS: dict[int, tuple[list[str], Any]] = {}
-
-
-def _without(rest: Sequence[Any], priors: Mapping[str, Prior], fold: int) -> tuple[list[str], Any]:
-    if fold not in _FITS:
-        design, theta = fitted(rest, None, priors)
-        _FITS[fold] = design.names, theta
-    return _FITS[fold]
-
-
 def _fit_on_all(
-    measured: Sequence[Measured], predicted: Any, priors: Mapping[str, Prior], path: Path
+    measured: Sequence[Measured], left_out: LeftOut, priors: Mapping[str, Prior], path: Path
 ) -> Fit:
-    design, theta = fitted(rows_of(measured), None, priors)
+    times = np.array([m.time_us for m in measured])
+    theta = fit(left_out.design, times, priors)
     problems = sorted({m.problem for m in measured})
     return Fit(
         fitted_on=f"{len(measured)} rows of {len(problems)} problems of {path.name}, devices "
@@ -165,8 +158,8 @@ def _fit_on_all(
         problems=tuple(problems),
         coefficients={
             name: round(float(value), 4)
-            for name, value in sorted(zip(design.names, theta.tolist(), strict=True))
+            for name, value in sorted(zip(left_out.design.names, theta.tolist(), strict=True))
             if math.isfinite(value)
         },
-        errors=class_errors(measured, predicted),
+        errors=class_errors(measured, left_out.times_us),
     )
