@@ -117,7 +117,9 @@ def test_nvidia_gemm_shares_are_medians():
     measured = ("a100-sxm-80", "h100-sxm", "l20", "b200", "rtx-5090")
     library = statistics.median(load(name).library_share("gemm") for name in measured)
     assert load("t4").library_share("gemm") == library
-    template = statistics.median(load(n).template_share("gemm") for n in ("a100-sxm-80", "h100-sxm", "b200"))  # noqa: E501
+    template = statistics.median(
+        load(n).template_share("gemm") for n in ("a100-sxm-80", "h100-sxm", "b200")
+    )
     assert load("t4").template_share("gemm") == template
 
 

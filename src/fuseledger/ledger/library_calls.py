@@ -77,11 +77,15 @@ class Calls:
     """Why no library has it, where it holds a product of tensors."""
 
 
+NO_PRODUCT = Calls(None, None)
+"""Of ops without a product of tensors: generated."""
+
+
 def library_calls(nest: Nest, vendor: str) -> Calls:
     """The library call of a kernel's ops; `core` is None where they hold no product of tensors."""
     products = [i for i, op in nest.ops.items() if is_product(op)]
     if not products:
-        return Calls(None, None)
+        return NO_PRODUCT
     core = _core(nest, products)
     libraries = LIBRARIES.get(vendor)
     if libraries is None:
