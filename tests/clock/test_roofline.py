@@ -8,8 +8,9 @@ import pytest
 
 from fuseledger.clock.roofline import Roofline
 from fuseledger.devices import Count, Device, Figure, Figures, replace_figures
-from fuseledger.devices.figure import Launches, Peaks
+from fuseledger.devices.figure import Launches, Peaks, Shares
 from fuseledger.errors import DeviceError
+from fuseledger.ledger.library_calls import Calls, LibraryCall
 from fuseledger.ledger.price import Price
 
 
@@ -169,3 +170,82 @@ def test_bandwidth_is_required():
     """A device without a bandwidth cannot be priced, and the error names the figure."""
     with pytest.raises(DeviceError, match="toy has no figure for dram_bandwidth_gbs"):
         Roofline(machine(dram_measured_gbs=None)).time(price())
+
+
+def test_a_long_walk_on_a_short_grid_waits_for_its_trips():
+    """One block of 128 rows walks 16,384 fp16 elements, 32,768 B of each row: 1,280 B in flight
+    take a trip of 0.25 µs, so 25.6 trips are 6.4 µs; where shared memory holds 640 B, 12.8 µs."""
+    walk = {"blocks": 1, "staged_bytes": 128 * 64, "l2_bytes": 128 * 32_768}
+    free = Roofline(machine()).time(price(**walk))
+    tight = Roofline(machine(shared_memory_per_sm_bytes=count(128 * 640))).time(price(**walk))
+    assert dict(free.terms)["pipeline"] == pytest.approx(6.4)
+    assert dict(tight.terms)["pipeline"] == pytest.approx(12.8)
+
+
+def test_splits_shorten_the_walk():
+    """In eight parts the same walk waits for an eighth of the trips."""
+    walk = {"blocks": 8, "staged_bytes": 128 * 64, "l2_bytes": 128 * 32_768}
+    assert dict(Roofline(machine()).time(price(**walk)).terms)["pipeline"] == pytest.approx(0.8)
+
+
+def test_partials_that_fit_stay_in_l2():
+    """2 MB of partials, written and read, go to DRAM without an L2; with one of 10 MB none does,
+    and a combine kernel reads half of them."""
+    parts = price(partial_bytes=4_000_000, launches=2, parts=4)
+    none = Roofline(machine(l2_bandwidth_gbs=figure(4000.0))).time(parts)
+    held = Roofline(machine(l2_bandwidth_gbs=figure(4000.0), l2_bytes=count(10_000_000)))
+    assert dict(none.terms)["dram"] == pytest.approx(2.0)
+    assert dict(held.time(parts).terms)["dram"] == pytest.approx(0.0)
+    assert held.time(parts).combine_us == pytest.approx(2e6 / 2000 / 1e3)
+
+
+def test_a_combine_kernel_draws_by_its_grid():
+    """2 MB of 8 parts are 62,500 results on 62 SMs, which draw all of 1,000 GB/s: 2 µs; 500 parts
+    are 1,000 results, one block and 20 GB/s: 100 µs."""
+    parts = {"partial_bytes": 4_000_000, "launches": 2}
+    clock = Roofline(machine())
+    assert clock.time(price(**parts, parts=8)).combine_us == pytest.approx(2.0)
+    assert clock.time(price(**parts, parts=500)).combine_us == pytest.approx(100.0)
+
+
+GEMM = LibraryCall("cuBLAS", "gemm", "BIAS")
+
+
+def shares() -> Device:
+    """A library reaches 0.8 of the peak, generated code 0.9 of the library."""
+    return machine(library_share=Shares(gemm=figure(0.8)), template_share=Shares(gemm=figure(0.9)))
+
+
+def test_the_library_is_taken_where_there_is_a_call():
+    """1 GFLOP at 100 TFLOP/s are 10 µs of peak: 12.5 µs in a library, 13.9 µs generated."""
+    work = {"flops": {"matrix:fp16": 1e9}}
+    library = Roofline(shares()).time(price(**work, calls=Calls("gemm", GEMM)))
+    generated = Roofline(shares()).time(price(**work, calls=Calls("gemm", None, "no silu")))
+    assert (library.realised, library.matrix_share) == ("cuBLAS + BIAS", 0.8)
+    assert dict(library.terms)["matrix"] == pytest.approx(12.5)
+    assert (generated.realised, generated.matrix_share) == ("generated", pytest.approx(0.72))
+    assert dict(generated.terms)["matrix"] == pytest.approx(10 / 0.72)
+
+
+def test_generated_code_is_taken_where_it_is_faster():
+    """A template faster than the library is the cheaper realisation."""
+    device = machine(template_share=Shares(gemm=figure(1.1)))
+    time = Roofline(device).time(price(flops={"matrix:fp16": 1e9}, calls=Calls("gemm", GEMM)))
+    assert (time.realised, time.matrix_share) == ("generated", pytest.approx(1.1))
+
+
+def test_a_kernel_without_a_product_is_generated():
+    """Lanes have no template share."""
+    time = Roofline(shares()).time(price(flops={"lanes:fp32": 1e7}))
+    assert (time.realised, dict(time.terms)["lanes"]) == ("generated", pytest.approx(1.0))
+
+
+def test_library_blocks_in_clusters_share_loads():
+    """Where blocks form clusters a library's blocks load three quarters: 8 MB from an L2 of
+    4,000 GB/s take 1.5 µs in place of 2."""
+    device = machine(l2_bandwidth_gbs=figure(4000.0), clusters=count(8))
+    loads = {"l2_bytes": 8_000_000, "flops": {"matrix:fp16": 1e6}}
+    library = Roofline(device).time(price(**loads, calls=Calls("gemm", GEMM)))
+    generated = Roofline(device).time(price(**loads, calls=Calls("gemm", None)))
+    assert dict(library.terms)["l2"] == pytest.approx(1.5)
+    assert dict(generated.terms)["l2"] == pytest.approx(2.0)

@@ -46,6 +46,11 @@ MEMORY_BUS = {
     "rtx-4090": (384, 21.0),
     "rtx-5090": (512, 28.0),
     "rtx-pro-6000": (512, 28.0),
+    "rtx-8000": (384, 14.0),
+    "rtx-a6000": (384, 16.0),
+    "l20": (384, 18.0),
+    "h20": (6144, 5.21),
+    "gh200": (6144, 5.21),
     "mi250x": (4096, 3.2),
     "mi300x": (8192, 5.2),
     "mi355x": (8192, 8.0),
@@ -94,7 +99,36 @@ def test_what_is_always_known(name: str):
     """Only measured figures, and pipes that a GPU may lack, are ever unknown."""
     unknown = set(FIELDS) - set(load(name).figures.flat())
     optional = {"dram_measured_gbs", "l2_bandwidth_gbs"}
-    assert {field for field in unknown if not field.startswith("peak_tflops.")} <= optional
+    groups = ("peak_tflops.", "library_share.", "template_share.")
+    assert {field for field in unknown if not field.startswith(groups)} <= optional
+
+
+def test_shares_of_matrix_products():
+    """A library reaches no more than the peak, and generated code about what the library does."""
+    for name in GPUS:
+        gpu = load(name)
+        for core in ("gemm", "conv", "attention"):
+            assert 0.3 < gpu.library_share(core) <= 1.0
+            assert 0.5 < gpu.template_share(core) <= 1.05
+
+
+def test_nvidia_gemm_shares_are_medians():
+    """NVIDIA's defaults are the medians of the architectures whose shares have a source."""
+    measured = ("a100-sxm-80", "h100-sxm", "l20", "b200", "rtx-5090")
+    library = statistics.median(load(name).library_share("gemm") for name in measured)
+    assert load("t4").library_share("gemm") == library
+    template = statistics.median(
+        load(n).template_share("gemm") for n in ("a100-sxm-80", "h100-sxm", "b200")
+    )
+    assert load("t4").template_share("gemm") == template
+
+
+def test_an_unknown_class_is_as_a_gemm():
+    """No source gives Triton's convolutions: they are taken to be as its GEMMs."""
+    gpu = load("b200")
+    assert gpu.figure("template_share.conv") is None
+    assert gpu.template_share("conv") == gpu.template_share("gemm") == 0.77
+    assert load("textbook").library_share("gemm") == load("textbook").template_share("gemm") == 1.0
 
 
 @pytest.mark.parametrize("name", GPUS)
@@ -150,7 +184,13 @@ def test_fp4_rate(name: str):
 
 @pytest.mark.parametrize("name", GPUS)
 def test_fp64_is_a_power_of_two_slower(name: str):
-    """fp64 lanes run at a power of two of the fp32 rate: 1, 1/2, 1/32 or 1/64."""
+    """fp64 lanes run at a power of two of the fp32 rate: 1, 1/2, 1/32 or 1/64.
+
+    The H20's fp64 is capped at 1 TFLOP/s.
+    """
+    if name == "h20":
+        assert load(name).peak_tflops("fma_fp64") == 1.0
+        return
     share = ratio(load(name), "fma_fp64", "fma_fp32")
     assert share in [pytest.approx(power, rel=0.02) for power in (1, 1 / 2, 1 / 32, 1 / 64)]
 

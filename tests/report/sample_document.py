@@ -42,11 +42,13 @@ def kernel(number: int, ops: list[str], label: str, **given: Any) -> dict[str, A
         },
         "work": {"flops": {"matrix:fp16": 1.7e10}, "special_ops": 0.0, "recomputed": 0.25,
                  "l2_bytes": 400_000_000},
+        "realisation": {"kind": "generated", "call": None, "core": None, "peak_share": None,
+                        "reason": ""},
         "time_us": 52.44,
         "time": {
             "launch_us": 2.44,
             "terms": [{"name": "dram", "time_us": 33.5}, {"name": "matrix", "time_us": 49.2}],
-            "latency_us": 0.8, "spill_us": 0.0, "bound": "matrix",
+            "latency_us": 0.8, "combine_us": 0.0, "spill_us": 0.0, "bound": "matrix",
         },
         **given,
     }  # fmt: skip

@@ -1,6 +1,9 @@
-"""The roofline clock: launch + the slowest of DRAM, L2 and the pipes + a latency per wave.
+"""The roofline clock: launch + the slowest of DRAM, L2, the pipeline and the pipes + latency.
 
-`time = launches·launch + max(DRAM, L2, matrix, lanes, special)/fill + waves·latency + spills`
+`time = launches·launch + max(DRAM, L2, pipeline, matrix, lanes, special) + latency + combine
++ spills`, DRAM and L2 as fast as the grid can draw, the pipes over the fill of the last wave. A
+kernel with a product of tensors is realised by a library call, where one computes it, or by
+generated code, whichever is quicker: they differ in the share of the peak that they sustain.
 
 A term whose figures the device does not state is left out.
 """
@@ -10,14 +13,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from fuseledger.clock.time import Time
+from fuseledger.clock.residency import resident_shares
+from fuseledger.clock.time import GENERATED, Time
 from fuseledger.devices import Device, LaunchMode
 from fuseledger.errors import DeviceError
+from fuseledger.ledger.footprint import ACCUMULATOR_BYTES, STEP_BYTES
 from fuseledger.ledger.price import WARP_THREADS, Price
 
 WAVE_LATENCY_SHARE = 0.1
 """Of a block's latency, what each wave after the first adds: blocks that end let others start, so
 the rest is hidden by blocks in flight (assumed)."""
+PIPELINE_BYTES = 1280
+"""Bytes along the reduced axis that a block has in flight of each row: five stages of 128 elements
+of two bytes, the deepest of TorchInductor's configurations for tiles of 64 and more
+(torch/_inductor/template_heuristics/triton.py, torch 2.13)."""
+PAIR_LOADS = 0.75
+"""Share of its loads that a library's product makes where blocks form clusters: two neighbours of
+square tiles load three tiles' sides in place of four (cuBLAS on Hopper and Blackwell names such
+kernels `2x1` and `2cta`: github.com/triton-lang/triton/pull/9044). Triton does not share loads."""
+COMBINE_TILE = 1024
+"""Results that a block of the combine kernel folds: 4 warps × 8 elements."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,9 +45,25 @@ class _Rates:
     """DRAM bandwidth that one SM can draw."""
     l2_gbs: float | None
     l2_bytes: int | None
+    shared_bytes: int | None
     special_ops_per_s: float | None
     launch_us: float
     latency_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Realised:
+    """A realisation with the terms that it decides, in µs."""
+
+    name: str
+    share: float
+    """Of the pipe's dense peak."""
+    l2_us: float
+    matrix_us: float
+
+    def slowest(self, other_us: float) -> float:
+        """The greatest term."""
+        return max(self.l2_us, self.matrix_us, other_us)
 
 
 @dataclass(frozen=True)
@@ -44,7 +75,7 @@ class Roofline:
     tf32: bool = False
 
     def time(self, price: Price) -> Time:
-        """Time of a kernel from its price, in µs.
+        """Time of a kernel from its price, in µs, by the cheaper realisation that it has.
 
         Raises DeviceError where the device states no DRAM bandwidth, launch cost or fp32 peak.
         """
@@ -52,25 +83,75 @@ class Roofline:
         blocks, sms = price.blocks, rates.sms
         waves = -(-blocks // (sms * price.blocks_per_sm))
         fill = _fill(blocks, sms)
-        dram_gbs = rates.stream_gbs
-        if rates.sm_gbs is not None:
-            dram_gbs = min(dram_gbs, min(blocks, sms) * rates.sm_gbs)
-        terms = [("dram", (price.dram_bytes + self._spilled_over(price)) / dram_gbs / 1e3)]
-        if rates.l2_gbs is not None:
-            drawn = min(1.0, blocks / sms)
-            terms.append(("l2", price.l2_bytes / rates.l2_gbs / 1e3 / drawn))
+        resident = self._resident(price)
+        dram_bytes = price.dram_bytes - resident + self._spilled_over(price)
+        if price.launches > 1:
+            dram_bytes -= (price.partial_bytes - resident) / 2
+        terms = [("dram", dram_bytes / self._drawn_gbs(min(blocks, sms)) / 1e3)]
+        if price.staged_bytes and rates.latency_us:
+            terms.append(("pipeline", self._pipeline_us(price, waves)))
+        matrix_us = 0.0
         for pipe, flops in price.flops.items():
             unit, flops_per_s = self._pipe(pipe)
-            terms.append((unit, flops / flops_per_s * 1e6 / fill))
+            us = flops / flops_per_s * 1e6 / fill
+            if unit == "matrix":
+                matrix_us += us
+            else:
+                terms.append((unit, us))
         if rates.special_ops_per_s is not None and price.special_ops:
             terms.append(("special", price.special_ops / rates.special_ops_per_s * 1e6 / fill))
+        realised = self._realised(price, matrix_us, max([us for _, us in terms]))
+        if rates.l2_gbs is not None:
+            terms.insert(1, ("l2", realised.l2_us))
+        if matrix_us:
+            terms.append(("matrix", realised.matrix_us))
         launch_us = price.launches * rates.launch_us
         latency_us = rates.latency_us * (1 + WAVE_LATENCY_SHARE * (waves - 1))
+        combine_us = self._combine_us(price, resident)
         spilled = 2 * price.spill_bytes * blocks * price.warps * WARP_THREADS
         spill_us = spilled / rates.stream_gbs / 1e3
         slowest = max([us for _, us in terms])
-        total_us = launch_us + slowest + latency_us + spill_us
-        return Time(total_us, launch_us, tuple(terms), latency_us, spill_us)
+        total_us = launch_us + slowest + latency_us + combine_us + spill_us
+        return Time(
+            total_us, launch_us, tuple(terms), latency_us, spill_us, combine_us,
+            realised.name, realised.share,
+        )  # fmt: skip
+
+    def _realised(self, price: Price, matrix_us: float, other_us: float) -> _Realised:
+        """The cheaper realisation; a library call where it is no slower."""
+        calls = price.calls
+        l2_us = self._l2_us(price, 1.0)
+        if calls.core is None:
+            return _Realised(GENERATED, 1.0, l2_us, matrix_us)
+        library, generated = self._shares(calls.core)
+        own = _Realised(GENERATED, generated, l2_us, matrix_us / generated)
+        if calls.call is None:
+            return own
+        loads = PAIR_LOADS if (self.device.clusters or 1) > 1 else 1.0
+        theirs = _Realised(str(calls.call), library, self._l2_us(price, loads), matrix_us / library)
+        return theirs if theirs.slowest(other_us) <= own.slowest(other_us) else own
+
+    def _l2_us(self, price: Price, loads: float) -> float:
+        """Time of L2, of what blocks load the given share; 0 where its bandwidth is unknown."""
+        rates = self._rates
+        if rates.l2_gbs is None:
+            return 0.0
+        loaded = loads * (price.l2_bytes - price.write_bytes) + price.write_bytes
+        drawn = min(1.0, price.blocks / rates.sms)
+        return (loaded + price.partial_bytes / 2) / rates.l2_gbs / 1e3 / drawn
+
+    def _shares(self, core: str) -> tuple[float, float]:
+        """Shares of the peak that a library and a generated kernel of a class sustain."""
+        found = self._known_shares.get(core)
+        if found is None:
+            library = self.device.library_share(core)
+            found = library, library * self.device.template_share(core)
+            self._known_shares[core] = found
+        return found
+
+    @cached_property
+    def _known_shares(self) -> dict[str, tuple[float, float]]:
+        return {}
 
     @cached_property
     def _rates(self) -> _Rates:
@@ -85,10 +166,18 @@ class Roofline:
             sm_gbs=sm_gbs,
             l2_gbs=device.l2_bandwidth_gbs,
             l2_bytes=device.l2_bytes,
+            shared_bytes=device.shared_memory_per_sm_bytes,
             special_ops_per_s=device.special_ops_per_s,
             launch_us=device.launch_us(self.launch),
             latency_us=(device.block_latency_us or 0.0) if sms else 0.0,
         )
+
+    def _drawn_gbs(self, sms: int) -> float:
+        """DRAM bandwidth that so many SMs can draw."""
+        rates = self._rates
+        if rates.sm_gbs is None:
+            return rates.stream_gbs
+        return min(rates.stream_gbs, sms * rates.sm_gbs)
 
     @cached_property
     def _pipes(self) -> dict[str, tuple[str, float]]:
@@ -105,6 +194,41 @@ class Roofline:
                 peak = self.device.peak_for("fp32", matrix=False)
             found = self._pipes[key] = (unit, peak)
         return found
+
+    def _pipeline_us(self, price: Price, waves: int) -> float:
+        """Time of the walk along a reduced axis: trips to memory that depend on each other.
+
+        A block holds `PIPELINE_BYTES` of each row in flight, or what shared memory has room for,
+        and waits one trip for it. This is what a long walk on a short grid pays, and splits save.
+        """
+        rates = self._rates
+        in_flight = PIPELINE_BYTES
+        if rates.shared_bytes is not None:
+            blocks = min(price.blocks_per_sm, -(-price.blocks // rates.sms))
+            room = rates.shared_bytes / blocks * STEP_BYTES / price.staged_bytes
+            in_flight = min(in_flight, room)
+        loaded = max(0, price.l2_bytes - price.write_bytes) / price.blocks
+        walked = loaded / price.staged_bytes * STEP_BYTES
+        return waves * walked / in_flight * rates.latency_us / 2
+
+    def _resident(self, price: Price) -> float:
+        """Of the partials' bytes, written and read, those that stay in L2 in between."""
+        if not price.partial_bytes or self._rates.l2_bytes is None:
+            return 0.0
+        share = resident_shares(price.partial_bytes / 2, self._rates.l2_bytes)
+        return price.partial_bytes * share
+
+    def _combine_us(self, price: Price, resident: float) -> float:
+        """Time of the second kernel's bytes: it reads all partials, on a grid of its results."""
+        if price.launches < 2:
+            return 0.0
+        rates = self._rates
+        read = price.partial_bytes / 2
+        results = read / (max(1, price.parts) * ACCUMULATOR_BYTES)
+        drawn_gbs = self._drawn_gbs(min(rates.sms, -(-int(results) // COMBINE_TILE) or 1))
+        share = resident / price.partial_bytes if price.partial_bytes else 0.0
+        l2_gbs = min(rates.l2_gbs or rates.stream_gbs, drawn_gbs * 2)
+        return read * (share / l2_gbs + (1 - share) / drawn_gbs) / 1e3
 
     def _spilled_over(self, price: Price) -> float:
         """Re-reads that L2 does not absorb: none while the kernel's operands fit it.

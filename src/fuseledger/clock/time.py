@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+GENERATED = "generated"
+
 
 @dataclass(frozen=True, slots=True)
 class Time:
@@ -12,12 +14,18 @@ class Time:
     total_us: float
     launch_us: float
     terms: tuple[tuple[str, float], ...]
-    """(dram | l2 | matrix | lanes | special, µs); the greatest one counts."""
+    """(dram | l2 | pipeline | matrix | lanes | special, µs); the greatest one counts."""
     latency_us: float
     spill_us: float
+    combine_us: float = 0.0
+    """Of a second kernel that folds partial results: its bytes."""
+    realised: str = GENERATED
+    """How the kernel is realised at this time: `generated`, or the library call."""
+    matrix_share: float = 1.0
+    """Share of the pipe's dense peak that its product was priced at."""
 
     @property
     def bound(self) -> str:
         """What the kernel waits for."""
         name, slowest = max(self.terms, key=lambda term: term[1])
-        return name if slowest > self.launch_us + self.latency_us else "launch"
+        return name if slowest > self.launch_us + self.latency_us + self.combine_us else "launch"

@@ -268,6 +268,21 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise DeviceError(f"unknown launch mode {mode!r}: one of {', '.join(_LAUNCH_MODES)}")
         return self.require(f"launch_us.{mode}")
 
+    def library_share(self, core: str) -> float:
+        """Share of the dense peak that a library's kernel of a class sustains; 1 where unknown.
+
+        Classes are `gemm`, `conv` and `attention`; one that is unknown is taken to be as `gemm`.
+        """
+        return self._share("library_share", core)
+
+    def template_share(self, core: str) -> float:
+        """Speed of a generated kernel of a class over the library's; 1 where unknown."""
+        return self._share("template_share", core)
+
+    def _share(self, group: str, core: str) -> float:
+        found = self.figure(f"{group}.{core}") or self.figure(f"{group}.gemm")
+        return 1.0 if found is None else found.value
+
     @overload
     def require(self, field: CountField) -> int: ...
     @overload

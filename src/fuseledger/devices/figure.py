@@ -80,6 +80,14 @@ class Launches(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     """GPU-bound: replayed in a CUDA or HIP graph."""
 
 
+class Shares(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Rates of kernels with a product of tensors, by class, as a share of another rate."""
+
+    gemm: Figure | None = None
+    conv: Figure | None = None
+    attention: Figure | None = None
+
+
 class Figures(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Every figure that a device may have; `Device` has a property of the same name for each."""
 
@@ -108,6 +116,10 @@ class Figures(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     blocks_per_sm: Count | None = None
     clusters: Count | None = None
     launch_us: Launches = Launches()
+    library_share: Shares = Shares()
+    """What a library's kernel sustains on large shapes, of the pipe's dense peak."""
+    template_share: Shares = Shares()
+    """Speed of a generated kernel (Triton) of the class, of the library's."""
 
     def at(self, field: str) -> AnyFigure | None:
         """Figure by dotted name, such as `launch_us.graph`; `field` is one of `FIELDS`."""
@@ -131,7 +143,12 @@ def nested(flat: Mapping[str, object]) -> dict[str, Any]:
     return table
 
 
-_GROUPS = {"peak_tflops": Peaks, "launch_us": Launches}
+_GROUPS = {
+    "peak_tflops": Peaks,
+    "launch_us": Launches,
+    "library_share": Shares,
+    "template_share": Shares,
+}
 
 FIELDS: tuple[str, ...] = tuple(
     f"{name}.{part}" if part else name

@@ -7,6 +7,7 @@ from math import prod
 
 from fuseledger.graph.reach import touched_elements
 from fuseledger.graph.tensor import dtype_bytes
+from fuseledger.ledger.library_calls import NO_PRODUCT, Calls
 from fuseledger.ledger.nest import Nest
 
 WARP_THREADS = 32
@@ -74,6 +75,8 @@ class Price:
     """Per thread."""
     launches: int = 1
     blocks_per_sm: int = 1
+    calls: Calls = NO_PRODUCT
+    """Class of the kernel, and the library call that computes it where there is one."""
     vetoes: tuple[tuple[str, str], ...] = ()
     """(account, reason) where the schedule is not usable."""
 

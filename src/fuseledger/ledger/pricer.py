@@ -14,6 +14,7 @@ from fuseledger.graph.axis import Index
 from fuseledger.graph.op import COMBINES, Op
 from fuseledger.graph.reach import tile_reach
 from fuseledger.ledger.footprint import ACCUMULATOR_BYTES, LOOP_POINTS, Footprint
+from fuseledger.ledger.library_calls import library_calls
 from fuseledger.ledger.nest import Edge, Nest, cone, rewalked
 from fuseledger.ledger.price import Price, external_bytes
 from fuseledger.ledger.tiled import Bound, TiledLoads
@@ -36,6 +37,7 @@ class Pricer:
         self.read_once = external_bytes(nest)
         self.read_bytes = sum(self.read_once.values())
         self.write_bytes = sum(self.tensors[name].bytes for name in nest.outputs)
+        self.calls = library_calls(nest, device.vendor)
         self._prices: dict[tuple[object, ...], Price] = {}
         self._bounds = bounds_of(nest)
         halos = {i: {bound.name for bound in bounds} for i, bounds in self._bounds.items()}
@@ -108,6 +110,7 @@ class Pricer:
             read_bytes=self.read_bytes,
             write_bytes=self.write_bytes,
             stages=stages,
+            calls=self.calls,
         )
         if walks > 1:
             price.read_bytes += (walks - 1) * sum(self.read_once[name] for name in self.rewalked)

@@ -9,7 +9,7 @@ import math
 
 from fuseledger.clock.library_kernel import Pipe
 from fuseledger.peers.eager import Entry
-from fuseledger.peers.eager_state import Call, Operand, dense_strides
+from fuseledger.peers.eager_state import Call, Operand
 
 HALF = ("fp16", "bf16")
 

@@ -145,7 +145,7 @@ def _pools_apart(kernel: LibraryKernel) -> bool:
     s = kernel.shape
     if kernel.kind != "pool":
         return False
-    return s["window"] > UNROLLED_WINDOW or bool(s["index"]) and (s["rank"] == 3 or s["dilated"] > 0)
+    return s["window"] > UNROLLED_WINDOW or (bool(s["index"]) and (s["rank"] == 3 or s["dilated"] > 0))
 
 
 class _Lowering:

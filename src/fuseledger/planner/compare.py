@@ -17,6 +17,7 @@ TIME_ACCOUNTS: tuple[str, ...] = ("launches", "traffic", "compute", "latency", "
 _ACCOUNT_OF = {
     "dram": "traffic",
     "l2": "traffic",
+    "pipeline": "latency",
     "matrix": "compute",
     "lanes": "compute",
     "special": "compute",
@@ -106,7 +107,8 @@ def time_by_account(time: Time) -> dict[str, float]:
     split = dict.fromkeys(TIME_ACCOUNTS, 0.0)
     split["launches"] = time.launch_us
     split[_ACCOUNT_OF[waits_for]] = slowest_us
-    split["latency"] = time.latency_us
+    split["traffic"] += time.combine_us
+    split["latency"] += time.latency_us
     split["spills"] = time.spill_us
     return split
 

@@ -20,6 +20,7 @@ from fuseledger.graph.graph import Graph
 from fuseledger.ledger.declared import declared_price
 from fuseledger.ledger.footprint import LOOP_POINTS
 from fuseledger.ledger.kernel import AxisSchedule, Kernel, Schedule
+from fuseledger.ledger.library_calls import Calls, Core
 from fuseledger.ledger.nest import Nest, analyse
 from fuseledger.ledger.online import online_variant
 from fuseledger.ledger.price import Price, external_bytes
@@ -285,11 +286,18 @@ def _merge(nest: Nest, parts: list[tuple[int, ...]], prices: list[Price]) -> Pri
         spill_bytes=max(p.spill_bytes for p in prices),
         launches=1 + sum(p.launches - 1 for p in prices),
         blocks_per_sm=min(p.blocks_per_sm for p in prices),
+        calls=_calls_side_by_side(prices),
     )
     for price in prices:
         for key, flops in price.flops.items():
             merged.flops[key] = merged.flops.get(key, 0.0) + flops
     return merged
+
+
+def _calls_side_by_side(prices: list[Price]) -> Calls:
+    """Kernels that run as one grid are generated; the class is the first one's that has one."""
+    core: Core | None = next((p.calls.core for p in prices if p.calls.core), None)
+    return Calls(core, None, "a library computes one product a call" if core else "")
 
 
 def _variant(nest: Nest, choice: Choice) -> Nest:

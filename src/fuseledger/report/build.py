@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from fuseledger import __version__
+from fuseledger.clock.time import GENERATED
 from fuseledger.report.document import (
     AccountPart,
     AccountsPart,
@@ -20,6 +21,7 @@ from fuseledger.report.document import (
     OptionsPart,
     PlanDocument,
     PlanPart,
+    RealisationPart,
     SchedulePart,
     SecondsPart,
     TensorPart,
@@ -112,13 +114,27 @@ def _kernel(graph: Graph, ledger: KernelLedger) -> KernelPart:
             flops=ledger.price.flops, special_ops=ledger.price.special_ops,
             recomputed=_recomputed(ledger.price), l2_bytes=ledger.price.l2_bytes,
         ),
+        realisation=_realisation(ledger),
         time_us=time.total_us,
         time=TimePart(
             launch_us=time.launch_us,
             terms=[TermPart(name=name, time_us=us) for name, us in time.terms],
-            latency_us=time.latency_us, spill_us=time.spill_us, bound=time.bound,
+            latency_us=time.latency_us, combine_us=time.combine_us, spill_us=time.spill_us,
+            bound=time.bound,
         ),
     )  # fmt: skip
+
+
+def _realisation(ledger: KernelLedger) -> RealisationPart:
+    calls, time = ledger.price.calls, ledger.time
+    generated = time.realised == GENERATED
+    return RealisationPart(
+        kind="generated" if generated else "library",
+        call=None if generated else time.realised,
+        core=calls.core,
+        peak_share=time.matrix_share if calls.core is not None else None,
+        reason=calls.reason,
+    )
 
 
 def _recomputed(price: Price) -> float:

@@ -121,11 +121,12 @@ class TermPart(Part, frozen=True, kw_only=True):
 
 
 class TimePart(Part, frozen=True, kw_only=True):
-    """What the clock adds up: launch + the greatest of `terms` + latency + spill."""
+    """What the clock adds up: launch + the greatest of `terms` + latency + combine + spill."""
 
     launch_us: float
     terms: list[TermPart]
     latency_us: float
+    combine_us: float
     spill_us: float
     bound: str
 
@@ -139,6 +140,16 @@ class WorkPart(Part, frozen=True, kw_only=True):
     l2_bytes: int
 
 
+class RealisationPart(Part, frozen=True, kw_only=True):
+    """How a kernel is realised at its time."""
+
+    kind: Literal["library", "generated"]
+    call: str | None
+    core: Literal["gemm", "conv", "attention"] | None
+    peak_share: Number | None
+    reason: str
+
+
 class KernelPart(Part, frozen=True, kw_only=True):
     """One kernel with its accounts and its time."""
 
@@ -148,6 +159,7 @@ class KernelPart(Part, frozen=True, kw_only=True):
     schedule: SchedulePart
     accounts: AccountsPart
     work: WorkPart
+    realisation: RealisationPart
     time_us: float
     time: TimePart
 

@@ -13,6 +13,7 @@ from fuseledger.report.figures import (
     bytes_words,
     label_words,
     plural,
+    realisation_words,
     time_words,
 )
 from fuseledger.report.layout import Column, Page, Row
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from fuseledger.report.document import (
         AccountPart,
         KernelDocument,
+        KernelPart,
         SchedulePart,
         TimePart,
         VerdictPart,
@@ -56,6 +58,9 @@ def explain_text(document: KernelDocument, page: Page) -> str:
     page.line(f"schedule: {schedule_words(kernel.schedule)}", "bold")
     page.table(_AXIS, [Row(row) for row in axis_rows(kernel.schedule)], indent=2)
     page.blank()
+    if kernel.realisation.core is not None:
+        page.line(f"realised: {_realised(kernel)}", "bold")
+        page.blank()
     page.line("clock: launch + the slowest resource + latency + spills", "bold")
     page.table(_CLOCK, [Row(row) for row in clock_rows(kernel.time, kernel.time_us)], indent=2)
     if document.verdicts:
@@ -71,6 +76,12 @@ def explain_text(document: KernelDocument, page: Page) -> str:
         ]
         page.table(_EDGE, rows, indent=2)
     return page.text()
+
+
+def _realised(kernel: KernelPart) -> str:
+    """Library or generated, and the share of the peak that its product is priced at."""
+    words, share = realisation_words(kernel.realisation), kernel.realisation.peak_share
+    return words if share is None else f"{words}, at {share:.0%} of the peak"
 
 
 def account_rows(document: KernelDocument) -> list[tuple[str, str, str, str]]:
@@ -113,6 +124,8 @@ def clock_rows(time: TimePart, total_us: float) -> list[tuple[str, str, str]]:
         for t in sorted(time.terms, key=lambda term: -term.time_us)
     ]  # fmt: skip
     rows.append(("latency", time_words(time.latency_us), "counts"))
+    if time.combine_us:
+        rows.append(("combine", time_words(time.combine_us), "counts"))
     if time.spill_us:
         rows.append(("spills", time_words(time.spill_us), "counts"))
     return [*rows, ("total", time_words(total_us), "")]

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 from fuseledger.ledger.account import format_bytes, format_count, format_kib
 
 if TYPE_CHECKING:
-    from fuseledger.report.document import AccountPart, KernelPart, SchedulePart
+    from fuseledger.report.document import AccountPart, KernelPart, RealisationPart, SchedulePart
 
 BOUNDS = {
     "dram": "DRAM",
     "l2": "L2",
+    "pipeline": "trips to memory",
     "matrix": "matrix units",
     "lanes": "lanes",
     "special": "special functions",
@@ -19,7 +20,7 @@ BOUNDS = {
 }
 """Name of a clock term → what a kernel that waits for it is bound by."""
 
-SHORT_BOUNDS = {**BOUNDS, "matrix": "matrix", "special": "special"}
+SHORT_BOUNDS = {**BOUNDS, "pipeline": "trips", "matrix": "matrix", "special": "special"}
 
 WORTH_SAYING = 0.05
 """Share of work done again from which a kernel's row says so."""
@@ -139,6 +140,13 @@ def account_value(name: str, account: AccountPart) -> str:
     return f"{value} of {format_value(account.limit)}"
 
 
+def realisation_words(realisation: RealisationPart) -> str:
+    """`library: cuBLAS + BIAS`, or `generated`, and why no library has it."""
+    if realisation.call is not None:
+        return f"library: {realisation.call}"
+    return f"generated: {realisation.reason}" if realisation.reason else "generated"
+
+
 def kernel_notes(kernel: KernelPart) -> list[str]:
     """What a reader must not miss of a kernel: vetoes, spills, second walks, added work."""
     accounts = kernel.accounts
@@ -150,6 +158,8 @@ def kernel_notes(kernel: KernelPart) -> list[str]:
         notes.append(f"walks what it reads again {kernel.schedule.walks} times")
     if accounts.epilogue.value:
         notes.append(accounts.epilogue.derivation.partition("; ")[0])
+    if kernel.realisation.core is not None:
+        notes.append(realisation_words(kernel.realisation))
     if kernel.work.recomputed >= WORTH_SAYING:
         notes.append(f"computes {kernel.work.recomputed:.0%} of its work again")
     return notes

@@ -7,8 +7,9 @@ kernel cut behind the tensor's producer.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from fuseledger.clock.time import GENERATED
 from fuseledger.graph.graph import Graph
 from fuseledger.ledger.account import format_bytes, format_time
 from fuseledger.ledger.price import Price
@@ -190,6 +191,9 @@ class _Judge:
 
     def _why_dearer(self, together: Price, apart: list[Price]) -> tuple[str, str]:
         """The account that worsens most in time when two kernels become one."""
+        slow_template = self._slow_template(together, apart)
+        if slow_template is not None:
+            return "realisation", slow_template
         clock = self.search.clock
         stream = self.planned.device.stream_gbs or 1.0
         once = max(1.0, together.work_once)
@@ -217,6 +221,21 @@ class _Judge:
                 f"{format_bytes(together.l2_bytes - sum(p.l2_bytes for p in apart))} more often"
             )
         return "parallelism", f"a grid of {together.blocks} blocks fills the machine less well"
+
+    def _slow_template(self, together: Price, apart: list[Price]) -> str | None:
+        """That a library call would pay and generated code does not, where that is so."""
+        clock = self.search.clock
+        merged, times = clock.time(together), [clock.time(price) for price in apart]
+        calls = [p.calls for p, t in zip(apart, times, strict=True) if t.realised != GENERATED]
+        if merged.realised != GENERATED or not calls:
+            return None
+        with_library = clock.time(replace(together, calls=calls[0]))
+        if with_library.total_us >= sum(time.total_us for time in times):
+            return None
+        return (
+            f"{together.calls.reason}: generated code reaches {merged.matrix_share:.0%} of the "
+            f"peak, {with_library.realised} {with_library.matrix_share:.0%}"
+        )
 
 
 _NEVER: tuple[float, float, tuple[str, ...]] = (math.inf, math.inf, ())

@@ -1,0 +1,235 @@
+"""Which kernels a vendor's library has: a product with the epilogues of a table.
+
+A kernel is realised by a library call or by generated code. What a library computes is data here:
+a core (matrix product, convolution, attention) and the pointwise steps that may follow it, in the
+order in which the library applies them. Ops are recognised by what they compute, not by a name.
+
+Sources: cuBLASLt, `cublasLtEpilogue_t` and `D = epilogue(alpha·A·B + beta·C)` (CUDA toolkit
+documentation, cublasLtMatmul); cuDNN, `cudnnConvolutionBiasActivationForward` and the attention
+forward operation of its graph API; hipBLASLt, `hipblasLtEpilogue_t`; MIOpen's fusion plans
+(convolution, bias, activation). GELU is the tanh form in all of them. No SiLU, norm or softmax.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import permutations
+from typing import Literal
+
+from fuseledger.graph.op import Op
+from fuseledger.graph.scalar import Call, Const, Expr, Read
+from fuseledger.ledger.nest import Nest
+
+Core = Literal["gemm", "conv", "attention"]
+"""Class of a kernel with a product of two tensors."""
+
+LIBRARIES: dict[str, dict[Core, str]] = {
+    "nvidia": {"gemm": "cuBLAS", "conv": "cuDNN", "attention": "cuDNN"},
+    "amd": {"gemm": "hipBLASLt", "conv": "MIOpen", "attention": "CK"},
+}
+"""Vendor → core → the library that has it."""
+
+EPILOGUES: dict[tuple[str, ...], str] = {
+    (): "",
+    ("bias",): "BIAS",
+    ("relu",): "RELU",
+    ("bias", "relu"): "RELU_BIAS",
+    ("gelu_tanh",): "GELU",
+    ("bias", "gelu_tanh"): "GELU_BIAS",
+}
+"""Steps after alpha·A·B + beta·C → cuBLASLt's name, without its prefix."""
+
+CORES_WITH: dict[Core, frozenset[str]] = {
+    "gemm": frozenset(("BIAS", "RELU", "RELU_BIAS", "GELU", "GELU_BIAS", "")),
+    "conv": frozenset(("BIAS", "RELU", "RELU_BIAS", "")),
+    "attention": frozenset(("",)),
+}
+"""Epilogues that the library of a core has; cuDNN's convolution has no GELU."""
+
+ADDENDS = frozenset(("bias", "residual"))
+"""Steps that are sums: they commute until the first step that is not."""
+HALF = frozenset(("fp16", "bf16", "fp8", "fp8_e4m3", "fp8_e5m2"))
+"""Dtypes of the libraries' attention."""
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryCall:
+    """A call that computes a kernel's ops, and nothing else."""
+
+    library: str
+    core: Core
+    epilogue: str = ""
+    residual: bool = False
+    """Whether it adds a tensor of the result's shape before the activation: beta·C."""
+
+    def __str__(self) -> str:
+        parts = [self.library, *(["beta·C"] if self.residual else []), self.epilogue]
+        return " + ".join(part for part in parts if part)
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """What kernel class some ops are, and the library call that computes them or why none does."""
+
+    core: Core | None
+    call: LibraryCall | None
+    reason: str = ""
+    """Why no library has it, where it holds a product of tensors."""
+
+
+NO_PRODUCT = Calls(None, None)
+"""Of ops without a product of tensors: generated."""
+
+
+def library_calls(nest: Nest, vendor: str) -> Calls:
+    """The library call of a kernel's ops; `core` is None where they hold no product of tensors."""
+    products = [i for i, op in nest.ops.items() if is_product(op)]
+    if not products:
+        return NO_PRODUCT
+    core = _core(nest, products)
+    libraries = LIBRARIES.get(vendor)
+    if libraries is None:
+        return Calls(core, None, f"no library of {vendor} is known")
+    steps = _steps(nest, products[0])
+    if isinstance(steps, str):
+        return Calls(core, None, steps)
+    if core == "attention":
+        return _attention(nest, libraries[core], steps, products)
+    if len(products) > 1:
+        return Calls(core, None, "a library computes one product a call")
+    return _with_epilogue(libraries[core], core, steps)
+
+
+def _with_epilogue(library: str, core: Core, steps: list[str]) -> Calls:
+    if steps[:1] == ["alpha"]:
+        steps = steps[1:]
+    known = {epilogue: name for epilogue, name in EPILOGUES.items() if name in CORES_WITH[core]}
+    for order in _orders(steps):
+        residual = order[:1] == ("residual",)
+        name = known.get(order[1:] if residual else order)
+        if name is not None:
+            return Calls(core, LibraryCall(library, core, name, residual))
+    return Calls(core, None, f"{library} {_miss(steps, known)}")
+
+
+def _miss(steps: list[str], known: dict[tuple[str, ...], str]) -> str:
+    has = {"residual", *(step for epilogue in known for step in epilogue)}
+    missing = next((step for step in steps if step not in has), None)
+    if missing == "gelu" and "gelu_tanh" in has:
+        return "has GELU in its tanh form only"
+    if missing is not None:
+        return f"has no epilogue {missing}"
+    return f"cannot apply {', '.join(steps)} in this order"
+
+
+def _orders(steps: list[str]) -> list[tuple[str, ...]]:
+    """The steps in every order that computes the same: leading sums commute."""
+    sums = 0
+    while sums < len(steps) and steps[sums] in ADDENDS:
+        sums += 1
+    if sums > 3:
+        return [tuple(steps)]
+    return [(*head, *steps[sums:]) for head in permutations(steps[:sums])]
+
+
+def _attention(nest: Nest, library: str, steps: list[str], products: list[int]) -> Calls:
+    if len(products) != 2 or [s for s in steps if s not in ("alpha", "mask")] != _SOFTMAX:
+        return Calls("attention", None, f"{library}'s attention is QKᵀ, scale, mask, softmax, V")
+    dtype = nest.graph.tensors[nest.ops[products[0]].reads[0].tensor].dtype
+    if dtype not in HALF:
+        return Calls("attention", None, f"{library} has no attention in {dtype}")
+    return Calls("attention", LibraryCall(library, "attention"))
+
+
+_SOFTMAX = ["softmax.statistic", "softmax.apply", "product"]
+
+
+def is_product(op: Op) -> bool:
+    """Σ of a product of two different tensors: a contraction, a GEMV, a convolution."""
+    if op.combine != "sum" or not op.reduces or not isinstance(op.body, Call):
+        return False
+    if op.body.function != "mul" or len(op.reads) != 2:
+        return False
+    first, second = op.body.args
+    if not (isinstance(first, Read) and isinstance(second, Read)):
+        return False
+    left, right = op.reads[first.slot], op.reads[second.slot]
+    if left.tensor == right.tensor:
+        return False
+    return bool(set(left.axes) & set(right.axes) & op.reduces)
+
+
+def _core(nest: Nest, products: list[int]) -> Core:
+    if any(op.combine == "max_sumexp" for op in nest.ops.values()) and len(products) > 1:
+        return "attention"
+    windowed = any(
+        len(index.terms) > 1 or index.divisor > 1
+        for i in products
+        for read in nest.ops[i].reads
+        for index in read.index
+    )
+    return "conv" if windowed else "gemm"
+
+
+def _steps(nest: Nest, product: int) -> list[str] | str:
+    """What follows the product, op by op, or why it is no chain that a library could run."""
+    head = nest.ops[product]
+    if nest.positions[0] != product:
+        before = nest.ops[nest.positions[0]]
+        return f"a library has no {before.function} before the product"
+    steps: list[str] = []
+    current = head.writes[0].tensor
+    statistic: list[str] = []
+    for i in nest.positions[1:]:
+        op = nest.ops[i]
+        step = _step(op, current, head, statistic)
+        if step is None:
+            return f"a library has no epilogue {op.function}"
+        if op.combine == "max_sumexp":
+            statistic = [write.tensor for write in op.writes]
+        else:
+            current = op.writes[0].tensor
+        steps.append(step)
+    return steps if nest.outputs == [current] else "a library call has one result"
+
+
+def _step(op: Op, current: str, head: Op, statistic: list[str]) -> str | None:
+    if is_product(op):
+        return "product"
+    if op.combine == "max_sumexp":
+        return "softmax.statistic"
+    if op.combine is not None or op.kind != "loop" or not isinstance(op.body, Call):
+        return None
+    if statistic and any(access.tensor in statistic for access in op.reads):
+        return "softmax.apply"
+    body = op.body
+    slots = [arg.slot if isinstance(arg, Read) else None for arg in body.args]
+    others = [slot for slot in slots if slot is not None and op.reads[slot].tensor != current]
+    if body.function in ("mul", "div") and _scales(body):
+        return "alpha"
+    if body.function == "add" and len(slots) == 2 and len(others) == 1:
+        return _sum(op, op.reads[others[0]].tensor, current, head)
+    if body.function == "max" and not others and Const(0.0) in body.args:
+        return "relu"
+    if body.function == "where":
+        return "mask"
+    return body.function if len(body.args) == 1 else None
+
+
+def _scales(body: Call) -> bool:
+    kinds: list[type[Expr]] = [type(arg) for arg in body.args]
+    return kinds == [Read, Const] or (body.function == "mul" and kinds == [Const, Read])
+
+
+def _sum(op: Op, added: str, current: str, head: Op) -> str:
+    """A bias along the columns (the channels), a tensor of the result's shape, or a mask."""
+    access = next(read for read in op.reads if read.tensor == added)
+    axes = {name for name in access.axes if op.sizes.get(name, 1) > 1}
+    result = next(read for read in op.reads if read.tensor == current)
+    whole = {name for name in result.axes if op.sizes.get(name, 1) > 1}
+    if axes == whole:
+        return "residual"
+    sides = [set(read.axes) - head.reduces for read in head.reads]
+    alone = (sides[0] - sides[1], sides[1] - sides[0])
+    columns = alone[0] if result.axes and result.axes[-1] in alone[0] else alone[1]
+    return "bias" if axes and axes <= columns else "mask"

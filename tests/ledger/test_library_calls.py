@@ -1,0 +1,91 @@
+"""Which kernels a library has, by what their ops compute."""
+
+from __future__ import annotations
+
+import pytest
+
+from fuseledger.frontends.source import load
+from fuseledger.ledger.library_calls import CORES_WITH, EPILOGUES, Calls, library_calls
+from fuseledger.ledger.nest import analyse
+
+X, W = "x[64,128]", "w[128,256]"
+Q, K, V = (f"{name}[1,8,64,32] fp16" for name in "qkv")
+
+
+def calls(expression: str, vendor: str = "nvidia") -> Calls:
+    """All ops of an expression as one kernel."""
+    graph = load(expression)
+    return library_calls(analyse(graph, tuple(range(len(graph.ops)))), vendor)
+
+
+@pytest.mark.parametrize(
+    ("expression", "call"),
+    [
+        (f"{X} @ {W}", "cuBLAS"),
+        (f"{X} @ {W} + bias", "cuBLAS + BIAS"),
+        (f"{X} @ {W} + relu", "cuBLAS + RELU"),
+        (f"{X} @ {W} + bias + relu", "cuBLAS + RELU_BIAS"),
+        (f"{X} @ {W} + gelu_tanh", "cuBLAS + GELU"),
+        (f"{X} @ {W} + bias + gelu_tanh", "cuBLAS + GELU_BIAS"),
+        (f"{X} @ {W} + residual", "cuBLAS + beta·C"),
+        (f"{X} @ {W} + residual + bias + relu", "cuBLAS + beta·C + RELU_BIAS"),
+        (f"{X} @ {W} + bias + residual + relu", "cuBLAS + beta·C + RELU_BIAS"),
+        ("conv2d(x[2,16,8,8], w[32,16,3,3]) + relu", "cuDNN + RELU"),
+        (f"attention({Q}, {K}, {V})", "cuDNN"),
+    ],
+)
+def test_what_a_library_computes(expression: str, call: str):
+    """The epilogues of cuBLASLt, the residual before the activation only, sums in any order."""
+    assert str(calls(expression).call) == call
+
+
+@pytest.mark.parametrize(
+    ("expression", "reason"),
+    [
+        (f"{X} @ {W} + bias + gelu", "cuBLAS has GELU in its tanh form only"),
+        (f"{X} @ {W} + silu", "cuBLAS has no epilogue silu"),
+        (f"{X} @ {W} + relu + residual", "cuBLAS cannot apply relu, residual in this order"),
+        (f"{X} @ {W} + relu + bias", "cuBLAS cannot apply relu, bias in this order"),
+        (f"softmax({X} @ {W})", "cuBLAS has no epilogue softmax.statistic"),
+        (f"rms_norm({X}) @ {W}", "a library has no rms_norm.statistic before the product"),
+        ("conv2d(x[2,16,8,8], w[32,16,3,3]) + gelu_tanh", "cuDNN has no epilogue gelu_tanh"),
+        ("x[64,128] @ w[128,256] @ u[256,64]", "a library computes one product a call"),
+        (
+            "attention(q[1,8,64,32] fp32, k[1,8,64,32] fp32, v[1,8,64,32] fp32)",
+            "cuDNN has no attention in fp32",
+        ),
+    ],
+)
+def test_why_no_library_has_it(expression: str, reason: str):
+    """A miss names the step that no library has, or the order that it cannot run."""
+    found = calls(expression)
+    assert found.core is not None
+    assert (found.call, found.reason) == (None, reason)
+
+
+def test_kernels_without_a_product_have_no_class():
+    """Norms, softmax and pointwise chains are generated, and nothing is said of a library."""
+    for expression in ("softmax(x[64,128])", "x[64,128] + relu", "rms_norm(x[64,128])"):
+        assert calls(expression) == Calls(None, None)
+
+
+def test_two_results_are_no_call():
+    """A product whose intermediate another kernel reads as well has two results."""
+    graph = load(f"relu({X} @ {W}) + silu({X} @ {W})")
+    names = [op.function for op in graph.ops]
+    kernel = (names.index("gemm"), names.index("relu"))
+    outputs = analyse(graph, kernel).outputs
+    found = library_calls(analyse(graph, kernel), "nvidia")
+    assert (found.call is None) == (len(outputs) > 1)
+
+
+def test_vendors():
+    """AMD has its own libraries; a vendor without any generates."""
+    assert str(calls(f"{X} @ {W} + bias", "amd").call) == "hipBLASLt + BIAS"
+    assert calls(f"{X} @ {W}", "textbook").reason == "no library of textbook is known"
+
+
+def test_the_table_is_of_known_epilogues():
+    """Every core's epilogues are rows of the table."""
+    known = set(EPILOGUES.values())
+    assert all(names <= known for names in CORES_WITH.values())
