@@ -87,7 +87,10 @@ MISTAKES = {
     "exits": ("def make(): raise SystemExit(3)", "the factory raised: SystemExit: 3"),
     "wrong result": ("def make(): return 3", "the factory returned int"),
     "module alone": ("def make(): return nn.Linear(2, 2)", "the factory returned Linear"),
-    "no module": ("def make(): return torch.relu, (torch.ones(2),)", "first result is a builtin"),
+    "no module": (
+        "def make(): return torch.relu, (torch.ones(2),)",
+        "first result is of type builtin",
+    ),
     "no inputs": ("def make(): return nn.Linear(2, 2), 5", "example inputs are no tuple"),
     "bad shape": (
         "def make(): return nn.Linear(2, 2), (torch.ones(3, 3),)",
@@ -96,6 +99,16 @@ MISTAKES = {
     "wrong count": (
         "def make(): return nn.Linear(2, 2), (torch.ones(2), 1, 2)",
         "torch.export refuses it: TypeError",
+    ),
+    "no result": (
+        "class M(nn.Module):\n def forward(self, x): return None\n"
+        "def make(): return M(), (torch.ones(3),)",
+        "returns no tensor",
+    ),
+    "control flow": (
+        "class M(nn.Module):\n def forward(self, x): return x if x.sum() > 0 else -x\n"
+        "def make(): return M(), (torch.ones(3),)",
+        "torch.export refuses it: GuardOnDataDependentSymNode: Could not guard on data-dependent",
     ),
     "data dependent": (
         "class M(nn.Module):\n def forward(self, x): return x[x > 0]\n"

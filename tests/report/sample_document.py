@@ -103,7 +103,13 @@ def sample() -> dict[str, Any]:
             "status": "optimal for this model and these candidates",
         },
         "baseline": {"kernels": 4, "bytes": 3_230_000_000, "launches": 4, "time_us": 2000.0},
-        "cuts": [],
+        "saved": {
+            "cut": "this plan", "against": "one kernel an op", "saved_us": 1842.68,
+            "saved_by_account": {"launches": 2.44, "traffic": 1840.24},
+            "sentence": "this plan saves 1,842.68 µs against one kernel an op: "
+            "traffic 1,840.24 + launches 2.44",
+        },
+        "cuts": [], "differences": [], "shared": [],
         "verdicts": [
             verdict("C", ("gemm", "layer [1]"), ["k1", "k2"]),
             verdict("D", ("layer [1]", "sort"), ["k2"], choice="fused", account="traffic",

@@ -10,6 +10,7 @@ from syrupy.assertion import SnapshotAssertion
 from fuseledger.report.document import PlanDocument, kernel_document
 from fuseledger.report.explain import explain_text
 from fuseledger.report.layout import Page
+from fuseledger.report.markdown import plan_markdown
 from fuseledger.report.summary import ROWS_MAX, summarise
 from fuseledger.report.text import plan_text
 
@@ -108,8 +109,28 @@ def test_a_plan_without_cuts_says_why_its_ops_are_fused() -> None:
 
 
 def test_compared_cuts_come_before_the_ledger() -> None:
-    """`--cuts` shows bytes in full, since they are there to be compared to the digit."""
+    """`--cuts` shows bytes in full, what each cut saves by account, and what several share."""
     totals = {"kernels": 2, "bytes": 201_334_784, "launches": 2, "time_us": 209.3}
     cut = {"cut": [1, 3], "totals": totals, "registers": 128, "vetoes": []}
-    line = next(row for row in _text(document(cuts=[cut])).splitlines() if row.startswith("1,3"))
-    assert line.split() == ["1,3", "201,334,784", "2", "209", "µs", "128"]
+    made = document(
+        cuts=[cut], differences=[{**sample()["saved"], "sentence": "[4] saves 3.00 µs"}],
+        shared=["[1,3] and [2,2] move the same bytes"],
+    )  # fmt: skip
+    lines = _text(made).splitlines()
+    row = next(line for line in lines if line.startswith("[1,3]"))
+    assert row.split() == ["[1,3]", "201,334,784", "2", "209", "µs", "128"]
+    at = lines.index(row)
+    assert lines[at + 1 : at + 3] == ["[4] saves 3.00 µs", "[1,3] and [2,2] move the same bytes"]
+    assert at < next(i for i, line in enumerate(lines) if line.startswith("#"))
+
+
+def test_a_plan_without_kernels_says_so_instead_of_empty_tables() -> None:
+    """Where every result is a view of an input there is no ledger to show."""
+    nothing = {"kernels": 0, "bytes": 0, "launches": 0, "time_us": 0.0}
+    saved = {**sample()["saved"], "saved_us": 0.0, "saved_by_account": {}}
+    plan = {**sample()["plan"], "kernels": [], "totals": nothing}
+    made = document(plan=plan, baseline=nothing, saved=saved, verdicts=[])
+    lines = _text(made).splitlines()
+    assert lines[0].startswith("no kernel: nothing is computed")
+    assert not [line for line in lines if line.startswith(("#", "plan ", "floor"))]
+    assert "| kernel |" not in plan_markdown(summarise(made))

@@ -21,9 +21,8 @@ def command(format_: str, output: str | None, kernel: int, **given: Any) -> None
     plan = plan_source(PlanRequest(**given))
     count = len(plan.plan.kernels)
     if kernel > count:
-        raise KernelError(
-            f"kernel {kernel}: the plan of {plan.graph.name} has kernels 1 to {count}"
-        )
+        there = f"kernels 1 to {count}" if count > 1 else "one kernel" if count else "no kernel"
+        raise KernelError(f"kernel {kernel}: the plan of {plan.graph.name} has {there}")
     document = kernel_document(plan, kernel)
     if format_ == "json":
         text = to_json(document)

@@ -418,6 +418,8 @@ def lower(source: AtenGraph, *, composites: bool = True) -> Graph:
     """
     from fuseledger.frontends.aten_composites import recognised
 
+    if not source.outputs:
+        raise SourceError(f"{source.source}: returns no tensor, so that nothing is left to plan")
     read = recognised(source) if composites else source
     return Lowering(GraphBuilder(source.name), source.source).run(read)
 

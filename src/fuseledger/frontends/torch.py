@@ -12,8 +12,9 @@ import operator
 import sys
 import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
+from io import StringIO
 from pathlib import Path
 from typing import Any, cast
 
@@ -76,7 +77,11 @@ def read_module(
     torch = _require_torch()
     where = source or name
     module, inputs, keywords = _fake(module, tuple(example_inputs), dict(keyword_inputs or {}))
-    with _quiet(), torch.no_grad(), _refusals(where, "torch.export refuses it"):
+    unread = StringIO()  # torch prints the graph of what it refuses
+    with (
+        _quiet(), torch.no_grad(), redirect_stdout(unread), redirect_stderr(unread),
+        _refusals(where, "torch.export refuses it"),
+    ):  # fmt: skip
         program = torch.export.export(module, inputs, keywords, strict=False)
     return read_program(program, name=name, source=where)
 
@@ -150,7 +155,7 @@ def _checked(source: str, found: Any) -> tuple[Any, tuple[Any, ...], dict[str, A
     keywords: Any = parts[2] if len(parts) == 3 else {}
     if not isinstance(module, torch.nn.Module):
         raise SourceError(
-            f"{source}: the factory's first result is a {type(module).__name__}; {shape}"
+            f"{source}: the factory's first result is of type {type(module).__name__}; {shape}"
         )
     if isinstance(inputs, torch.Tensor):
         inputs = (inputs,)

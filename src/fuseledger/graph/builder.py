@@ -202,7 +202,7 @@ class GraphBuilder:
                     raise ShapeError(f"{function}: {spec!r} does not fit shape {operand.shape}")
                 if letter in word:
                     size = operand.shape[word.index(letter)]
-                    letters[letter] = max(size, letters.get(letter, 1))
+                    letters[letter] = size if size != 1 else letters.get(letter, 1)
         where = [Operand.trailing(x, list(word)) for word, x in zip(words, operands, strict=True)]
         body: Expr = Read(0)
         for slot in range(1, len(operands)):

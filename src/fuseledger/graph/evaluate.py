@@ -8,6 +8,7 @@ obviously right; models under test are small.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -225,7 +226,8 @@ def _combine(op: Op, dense: Array, names: list[str], kept: list[str]) -> list[Ar
     if op.scans:
         at = tuple(i for i, name in enumerate(names) if name in op.scans)
         moved = np.moveaxis(dense, at, range(-len(at), 0))
-        flat = moved.reshape(*moved.shape[: moved.ndim - len(at)], -1)
+        points = prod(moved.shape[moved.ndim - len(at) :])
+        flat = moved.reshape(*moved.shape[: moved.ndim - len(at)], points)
         scan: dict[str, Callable[..., Array]] = {
             "sum": np.cumsum,
             "prod": np.cumprod,
@@ -238,7 +240,8 @@ def _combine(op: Op, dense: Array, names: list[str], kept: list[str]) -> list[Ar
         return [dense]
     at = [i for i, name in enumerate(names) if name in op.reduces]
     moved = np.moveaxis(dense, at, range(-len(at), 0))
-    flat = moved.reshape(*[op.sizes[name] for name in kept], -1)
+    points = prod(op.sizes[name] for name in op.reduces)
+    flat = moved.reshape(*[op.sizes[name] for name in kept], points)
     with np.errstate(all="ignore"):
         return _COMBINE[op.combine or "sum"](flat)
 

@@ -204,7 +204,7 @@ class _Work:
         self.flops = op.flops
         self.special_ops = op.special_ops
         self._lacking = [n for n in nest.open_axes if n not in op.sizes or n in halo]
-        self._halo = [(name, size) for name, size in op.sizes.items() if name in halo]
+        self._halo = [(name, size) for name, size in op.sizes.items() if size and name in halo]
 
     def times_computed(
         self, region: dict[str, int], tiles: dict[str, int], counts: dict[str, int]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 
 from fuseledger.clock.time import Time
 from fuseledger.errors import InputError
@@ -13,6 +12,8 @@ from fuseledger.planner.plan import Planned
 
 TIME_ACCOUNTS: tuple[str, ...] = ("launches", "traffic", "compute", "latency", "spills")
 """What a kernel's time is made of: its launch, the term that it waits for, and what is added."""
+
+BASELINE = "one kernel an op"
 
 _ACCOUNT_OF = {
     "dram": "traffic",
@@ -53,7 +54,18 @@ class CutDifference:
     saved_us: float
     saved_by_account: dict[str, float]
     """`TIME_ACCOUNTS` → µs, those that differ; adds up to `saved_us`."""
-    sentence: str
+
+    @property
+    def sentence(self) -> str:
+        """`[4] saves 16.76 µs against [1,1,1,1]: launches 15.00 + traffic 1.76`."""
+        return f"{self.cut} {self.words}"
+
+    @property
+    def words(self) -> str:
+        """The sentence without its subject."""
+        if not self.saved_by_account:
+            return f"takes as long as {self.against}"
+        return saved_words(self.saved_us, self.saved_by_account, self.against)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,16 +101,34 @@ def compare_cuts(plans: Sequence[Planned]) -> CutComparison:
 
 def difference(row: CutRow, against: CutRow) -> CutDifference:
     """The time that `row` saves against another plan, split by account."""
-    split = {
-        account: saved
-        for account in TIME_ACCOUNTS
-        if abs(saved := against.time_by_account[account] - row.time_by_account[account]) > 1e-9
-    }
-    saved_us = against.time_us - row.time_us
+    return _difference(row.cut, row.time_by_account, row.time_us, against.cut,
+                       against.time_by_account, against.time_us)  # fmt: skip
+
+
+def _difference(
+    cut: str, split: dict[str, float], time_us: float, against: str,
+    other_split: dict[str, float], other_us: float,
+) -> CutDifference:  # fmt: skip
+    saved = {account: other_split[account] - split[account] for account in TIME_ACCOUNTS}
     return CutDifference(
-        cut=row.cut, against=against.cut, saved_us=saved_us, saved_by_account=split,
-        sentence=_sentence(row.cut, against.cut, saved_us, split),
+        cut=cut, against=against, saved_us=other_us - time_us,
+        saved_by_account={account: us for account, us in saved.items() if abs(us) > 1e-9},
     )  # fmt: skip
+
+
+def against_baseline(plan: Planned) -> CutDifference:
+    """The time that a plan saves against one kernel an op, split by account."""
+    search, alone = plan.search, dict.fromkeys(TIME_ACCOUNTS, 0.0)
+    known: dict[int, dict[str, float]] = {}  # equal ops have one choice
+    for i in range(len(plan.graph.ops)):
+        choice = search.choose((i,))
+        if id(choice) not in known:
+            known[id(choice)] = time_by_account(search.time((i,), search.price((i,))))
+        for account, us in known[id(choice)].items():
+            alone[account] += us
+    together = _time_of(plan)
+    return _difference("this plan", together, plan.totals.time_us, BASELINE, alone,
+                       plan.baseline.time_us)  # fmt: skip
 
 
 def time_by_account(time: Time) -> dict[str, float]:
@@ -114,7 +144,6 @@ def time_by_account(time: Time) -> dict[str, float]:
 
 
 def _row(plan: Planned) -> CutRow:
-    splits = [time_by_account(kernel.time) for kernel in plan.kernels]
     home, graph = plan.plan.home, plan.graph
     crossing = tuple(
         (name, graph.tensors[name].bytes)
@@ -123,12 +152,19 @@ def _row(plan: Planned) -> CutRow:
     )
     return CutRow(
         cut=cut_name(plan), bytes=plan.totals.bytes, launches=plan.totals.launches,
-        peak_registers=max(int(k.accounts["registers"].value) for k in plan.kernels),
+        peak_registers=max(
+            (int(k.accounts["registers"].value) for k in plan.kernels), default=0
+        ),
         time_us=plan.totals.time_us,
-        time_by_account={name: sum(split[name] for split in splits) for name in TIME_ACCOUNTS},
+        time_by_account=_time_of(plan),
         intermediates=crossing,
         vetoes=tuple(f"{k.label}: {name}, {why}" for k in plan.kernels for name, why in k.vetoes),
     )  # fmt: skip
+
+
+def _time_of(plan: Planned) -> dict[str, float]:
+    splits = [time_by_account(kernel.time) for kernel in plan.kernels]
+    return {account: sum(split[account] for split in splits) for account in TIME_ACCOUNTS}
 
 
 def cut_name(plan: Planned) -> str:
@@ -139,43 +175,57 @@ def cut_name(plan: Planned) -> str:
     return " | ".join(kernel.label for kernel in plan.kernels)
 
 
-def _sentence(cut: str, against: str, saved_us: float, split: dict[str, float]) -> str:
-    if not split:
-        return f"{cut} takes as long as {against}"
-    word = "saves" if saved_us >= 0 else "loses"
-    sign = 1 if saved_us >= 0 else -1
-    ordered = sorted(split.items(), key=lambda item: -sign * item[1])
-    parts = ", ".join(f"{name} {sign * us:+,.2f}" for name, us in ordered)
-    return f"{cut} {word} {abs(saved_us):,.2f} µs against {against}: {parts}"
+def saved_words(saved_us: float, split: Mapping[str, float], against: str) -> str:
+    """`saves 535.11 µs against [1,1,1,1]: traffic 524.31 + launches 15.00 − compute 4.19`.
+
+    The parts add up to what is saved or, where the plan is slower, to what is lost.
+    """
+    verb, sign = ("saves", 1.0) if saved_us >= 0 else ("loses", -1.0)
+    scale, unit = (1e3, "ms") if max(map(abs, split.values())) >= 1e4 else (1.0, "µs")
+    shown = [(name, sign * us / scale) for name, us in split.items()]
+    shown = sorted((item for item in shown if abs(item[1]) >= 0.005), key=lambda item: -item[1])
+    parts = "".join(
+        f"{' + ' if us > 0 else ' − '}{account} {abs(us):,.2f}" for account, us in shown
+    ).removeprefix(" + ")
+    total = f"{verb} {abs(saved_us) / scale:,.2f} {unit} against {against}"
+    return f"{total}: {parts}" if parts else total
 
 
 def _notes(rows: Sequence[CutRow]) -> tuple[str, ...]:
-    notes: list[str] = []
-    for one, two in combinations(rows, 2):
-        if one.bytes != two.bytes:
-            continue
-        same = f"{one.cut} and {two.cut} move the same {one.bytes:,} bytes"
-        differs = [
-            f"{word} {a:,} against {b:,}"
-            for word, a, b in (
-                ("launches", one.launches, two.launches),
-                ("peak registers", one.peak_registers, two.peak_registers),
-            )
-            if a != b
-        ]
-        ending = f"; they differ in {' and '.join(differs)}" if differs else ""
-        notes.append(f"{same}: {_why_equal(one, two)}{ending}")
-    return tuple(notes)
+    """Cuts that move the same bytes, what they have in common, and where they differ."""
+    groups: dict[int, list[CutRow]] = {}
+    for row in rows:
+        groups.setdefault(row.bytes, []).append(row)
+    return tuple(_note(alike) for alike in groups.values() if len(alike) > 1)
 
 
-def _why_equal(one: CutRow, two: CutRow) -> str:
-    """Equal bytes are equal intermediates: everything else is read and written once in both."""
-    a, b = (sorted(size for _, size in row.intermediates) for row in (one, two))
-    if a != b:
-        return "what one keeps on chip, the other saves elsewhere"
-    if not a:
-        return "neither writes an intermediate to memory"
-    names = (" and ".join(name for name, _ in row.intermediates) for row in (one, two))
-    count = "1 intermediate" if len(a) == 1 else f"{len(a)} intermediates"
-    which = " against ".join(names)
-    return f"each writes and reads {count} of {format_bytes(sum(a))} ({which})"
+def _note(alike: Sequence[CutRow]) -> str:
+    names = _listed([row.cut for row in alike])
+    differs = [
+        f"{word} ({', '.join(f'{value:,}' for value in values)})"
+        for word, values in (
+            ("launches", [row.launches for row in alike]),
+            ("peak registers", [row.peak_registers for row in alike]),
+        )
+        if len(set(values)) > 1
+    ]
+    ending = f"; they differ in {_listed(differs)}" if differs else ""
+    return f"{names} move the same {alike[0].bytes:,} bytes: {_why_equal(alike)}{ending}"
+
+
+def _why_equal(alike: Sequence[CutRow]) -> str:
+    """Equal bytes are equal intermediates: everything else is read and written once in all."""
+    sizes = [sorted(size for _, size in row.intermediates) for row in alike]
+    if any(each != sizes[0] for each in sizes):
+        return "what one keeps on chip, another saves elsewhere"
+    if not sizes[0]:
+        return "none writes an intermediate to memory"
+    which = ", ".join(" and ".join(name for name, _ in row.intermediates) for row in alike)
+    count = len(sizes[0])
+    what = "one intermediate" if count == 1 else f"{count} intermediates"
+    return f"each writes and reads {what}, {format_bytes(sum(sizes[0]))} ({which})"
+
+
+def _listed(words: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

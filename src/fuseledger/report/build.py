@@ -14,6 +14,7 @@ from fuseledger.report.document import (
     AxisPart,
     CutPart,
     DevicePart,
+    DifferencePart,
     EdgePart,
     GraphPart,
     KernelPart,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from fuseledger.ledger.account import Account
     from fuseledger.ledger.ledger import KernelLedger, Totals
     from fuseledger.ledger.price import Price
+    from fuseledger.planner.compare import CutDifference
     from fuseledger.planner.plan import Planned
     from fuseledger.verdict.edges import EdgeVerdict
 
@@ -53,7 +55,10 @@ def plan_document(
     cuts: Sequence[tuple[list[int], Planned]] = (),
 ) -> PlanDocument:
     """The document of a plan; `cuts` are the plans of several cuts that were compared."""
+    from fuseledger.planner.compare import against_baseline, compare_cuts
+
     device, options = planned.device, planned.options
+    compared = compare_cuts([each for _, each in cuts]) if cuts else None
     return PlanDocument(
         version=__version__,
         source=source,
@@ -66,7 +71,10 @@ def plan_document(
             status=planned.status,
         ),
         baseline=_totals(planned.baseline),
+        saved=difference_part(against_baseline(planned)),
         cuts=[_cut(cut, each) for cut, each in cuts],
+        differences=[difference_part(each) for each in compared.differences] if compared else [],
+        shared=list(compared.notes) if compared else [],
         verdicts=[_verdict(verdict) for verdict in verdicts],
         seconds=SecondsPart(load=round(load_seconds, 3), plan=round(planned.seconds, 3)),
     )
@@ -154,6 +162,14 @@ def _totals(totals: Totals) -> TotalsPart:
     return TotalsPart(
         kernels=totals.kernels, bytes=totals.bytes, launches=totals.launches,
         time_us=totals.time_us,
+    )  # fmt: skip
+
+
+def difference_part(difference: CutDifference) -> DifferencePart:
+    """What one plan saves against another."""
+    return DifferencePart(
+        cut=difference.cut, against=difference.against, saved_us=difference.saved_us,
+        saved_by_account=difference.saved_by_account, sentence=difference.sentence,
     )  # fmt: skip
 
 

@@ -208,6 +208,16 @@ class VerdictPart(Part, frozen=True, kw_only=True):
     flips: list[str]
 
 
+class DifferencePart(Part, frozen=True, kw_only=True):
+    """What a plan saves against another; `saved_by_account` adds up to `saved_us`."""
+
+    cut: str
+    against: str
+    saved_us: float
+    saved_by_account: dict[str, float]
+    sentence: str
+
+
 class CutPart(Part, frozen=True, kw_only=True):
     """One of several cuts that were compared."""
 
@@ -235,7 +245,10 @@ class PlanDocument(Part, frozen=True, kw_only=True):
     options: OptionsPart
     plan: PlanPart
     baseline: TotalsPart
+    saved: DifferencePart
     cuts: list[CutPart]
+    differences: list[DifferencePart]
+    shared: list[str]
     verdicts: list[VerdictPart]
     seconds: SecondsPart
 

@@ -35,25 +35,9 @@ def plan_markdown(summary: Summary) -> str:
                 summary.comparison,
             )
         )
-    parts.append(
-        table(
-            ("#:", "×:", "kernel", "blocks × tile", "bytes:", "time:", "bound", "regs:",
-             "on chip:", "note"),
-            [
-                (str(r.number), str(r.count), r.label, r.grid, r.bytes, r.time, r.bound,
-                 r.registers, r.on_chip, "; ".join(r.notes))
-                for r in summary.kernels
-            ],
-        )
-    )  # fmt: skip
-    if summary.kernels_hidden:
-        parts.append(f"… {escape(summary.kernels_hidden)}")
-    parts.append(
-        table(
-            ("", "kernels:", "launches:", "bytes:", "time:", ""),
-            [(r.name, r.kernels, r.launches, r.bytes, r.time, r.remark) for r in summary.totals],
-        )
-    )
+        parts.append("\n".join(f"- {escape(sentence)}" for sentence in summary.differences))
+    if summary.kernels:
+        parts += _ledger(summary)
     if summary.cuts:
         parts.append(
             table(
@@ -78,6 +62,32 @@ def plan_markdown(summary: Summary) -> str:
         items.insert(0, f"barriers: {summary.barriers}")
     parts.append("\n".join(f"- {escape(item)}" for item in [*items, f"status: {summary.status}"]))
     return "\n\n".join(parts) + "\n"
+
+
+def _ledger(summary: Summary) -> list[str]:
+    """The kernels, their totals, and what they save."""
+    parts = [
+        table(
+            ("#:", "×:", "kernel", "blocks × tile", "bytes:", "time:", "bound", "regs:",
+             "on chip:", "note"),
+            [
+                (str(r.number), str(r.count), r.label, r.grid, r.bytes, r.time, r.bound,
+                 r.registers, r.on_chip, "; ".join(r.notes))
+                for r in summary.kernels
+            ],
+        )
+    ]  # fmt: skip
+    if summary.kernels_hidden:
+        parts.append(f"… {escape(summary.kernels_hidden)}")
+    parts.append(
+        table(
+            ("", "kernels:", "launches:", "bytes:", "time:", ""),
+            [(r.name, r.kernels, r.launches, r.bytes, r.time, r.remark) for r in summary.totals],
+        )
+    )
+    if summary.saved:
+        parts.append(escape(summary.saved))
+    return parts
 
 
 def explain_markdown(document: KernelDocument) -> str:

@@ -82,9 +82,13 @@ class Summary:
     """Which kernels do not fit the device."""
     comparison: tuple[tuple[str, ...], ...]
     """Rows of cut, kernels, bytes, launches, time, most registers, vetoes."""
+    differences: tuple[str, ...]
+    """What each further cut saves against the first, and what several cuts share."""
     kernels: tuple[KernelRow, ...]
     kernels_hidden: str | None
     totals: tuple[TotalRow, ...]
+    saved: str | None
+    """The time saved against one kernel an op, by account; None where nothing is fused."""
     cuts: tuple[EdgeRow, ...]
     cuts_hidden: str | None
     fused: tuple[EdgeRow, ...]
@@ -102,9 +106,11 @@ def summarise(document: PlanDocument, *, everything: bool = False) -> Summary:
         headline=headline(document),
         warning=_warning(document),
         comparison=_comparison(document),
+        differences=(*(each.sentence for each in document.differences), *document.shared),
         kernels=kernels,
         kernels_hidden=hidden,
         totals=_totals(document),
+        saved=document.saved.sentence if document.saved.saved_by_account else None,
         cuts=cuts,
         cuts_hidden=cuts_hidden,
         fused=() if cuts else _fused_rows(document),
@@ -117,6 +123,10 @@ def summarise(document: PlanDocument, *, everything: bool = False) -> Summary:
 def headline(document: PlanDocument) -> str:
     """The verdict in one line: kernels, bytes and time against one kernel an op."""
     plan, base = document.plan.totals, document.baseline
+    if not plan.kernels:
+        return (
+            "no kernel: nothing is computed, every result is an input or a weight, or a view of one"
+        )
     unit, (moved, unfused, floor) = bytes_in_one_unit(
         plan.bytes, base.bytes, document.graph.floor_bytes
     )
@@ -145,7 +155,7 @@ def _warning(document: PlanDocument) -> str | None:
 def _comparison(document: PlanDocument) -> tuple[tuple[str, ...], ...]:
     return tuple(
         (
-            ",".join(map(str, each.cut)), format_count(each.totals.bytes),
+            f"[{','.join(map(str, each.cut))}]", format_count(each.totals.bytes),
             format_count(each.totals.launches), time_words(each.totals.time_us),
             format_count(each.registers), "; ".join(each.vetoes),
         )

@@ -34,12 +34,17 @@ def plan_text(summary: Summary, page: Page) -> str:
     page.blank()
     if summary.comparison:
         page.table(_COMPARISON, [Row(row[:-1], row[-1]) for row in summary.comparison])
+        for sentence in summary.differences:
+            page.line(sentence)
         page.blank()
-    _kernels(page, summary.kernels)
-    if summary.kernels_hidden:
-        page.line(f"… {summary.kernels_hidden}", "dim")
-    page.blank()
-    _totals(page, summary.totals)
+    if summary.kernels:
+        _kernels(page, summary.kernels)
+        if summary.kernels_hidden:
+            page.line(f"… {summary.kernels_hidden}", "dim")
+        page.blank()
+        _totals(page, summary.totals)
+        if summary.saved:
+            page.line(summary.saved)
     for title, rows in (("cut", summary.cuts), ("fused", summary.fused)):
         if rows:
             page.blank()

@@ -9,8 +9,9 @@ import msgspec
 
 from fuseledger import __version__
 from fuseledger.planner.compare import CutComparison
+from fuseledger.report.build import difference_part
 from fuseledger.report.decision import DecideDocument, on_chip
-from fuseledger.report.document import Part
+from fuseledger.report.document import DifferencePart, Part
 from fuseledger.report.layout import Column, Page, Row
 from fuseledger.report.markdown import escape, table
 
@@ -29,16 +30,6 @@ class ChainCutPart(Part, frozen=True, kw_only=True):
     time_by_account: dict[str, float]
 
 
-class ChainDifferencePart(Part, frozen=True, kw_only=True):
-    """What a cut saves against the first; `saved_by_account` adds up to `saved_us`."""
-
-    cut: str
-    against: str
-    saved_us: float
-    saved_by_account: dict[str, float]
-    sentence: str
-
-
 class ChainPart(Part, frozen=True, kw_only=True):
     """One chain under several cuts."""
 
@@ -47,7 +38,7 @@ class ChainPart(Part, frozen=True, kw_only=True):
     best: list[int]
     """The best of all cuts, listed or not."""
     best_time_us: float
-    differences: list[ChainDifferencePart]
+    differences: list[DifferencePart]
     notes: list[str]
 
 
@@ -83,13 +74,7 @@ def chain_part(
             )
             for row in comparison.rows
         ],
-        differences=[
-            ChainDifferencePart(
-                cut=d.cut, against=d.against, saved_us=d.saved_us,
-                saved_by_account=d.saved_by_account, sentence=d.sentence,
-            )
-            for d in comparison.differences
-        ],
+        differences=[difference_part(each) for each in comparison.differences],
     )  # fmt: skip
 
 
