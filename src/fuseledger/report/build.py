@@ -15,6 +15,7 @@ from fuseledger.report.document import (
     CutPart,
     DevicePart,
     EdgePart,
+    EvidencePart,
     GraphPart,
     KernelPart,
     OpPart,
@@ -51,6 +52,7 @@ def plan_document(
     load_seconds: float,
     verdicts: Sequence[EdgeVerdict] = (),
     cuts: Sequence[tuple[list[int], Planned]] = (),
+    evidence: EvidencePart | None = None,
 ) -> PlanDocument:
     """The document of a plan; `cuts` are the plans of several cuts that were compared."""
     device, options = planned.device, planned.options
@@ -69,6 +71,7 @@ def plan_document(
         cuts=[_cut(cut, each) for cut, each in cuts],
         verdicts=[_verdict(verdict) for verdict in verdicts],
         seconds=SecondsPart(load=round(load_seconds, 3), plan=round(planned.seconds, 3)),
+        evidence=evidence or EvidencePart(),
     )
 
 
@@ -147,6 +150,7 @@ def _account(account: Account) -> AccountPart:
     return AccountPart(
         value=account.value, unit=account.unit, derivation=account.derivation,
         provenance=account.provenance, limit=account.limit, veto=account.veto,
+        modelled=account.modelled,
     )  # fmt: skip
 
 
