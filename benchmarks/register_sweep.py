@@ -1,6 +1,6 @@
 """Compile kernels of our own emission over families, tiles, warps, stages and targets.
 
-    python benchmarks/register_sweep.py [--kernels 800] [--processes N] [--table FILE]
+    python benchmarks/register_sweep.py [--processes N] [--table FILE]
 
 The table is what the register model is fitted and judged on (`benchmarks/register_fit.py`). A run
 compiles only rows whose kernel is not in the table yet, or whose code has changed since, and writes
@@ -166,7 +166,25 @@ class Case:
         return Kernel(ops=ops, schedule=schedule)
 
 
-def cases(seed: int) -> Iterator[Case]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stream:
+    """A random sequence of cases, and how many of its kernels are taken."""
+
+    kernels: int
+    families: tuple[str, ...]
+    least: int = 5
+    """Binary logarithm of the fewest elements that a block's tile is let grow to."""
+
+
+STREAMS = (
+    Stream(kernels=640, families=tuple(FAMILIES)),
+    Stream(kernels=360, families=("gemm", "contractions", "gemm", "window"), least=11),
+    Stream(kernels=240, families=("pointwise", "reduction", "norm")),
+)
+"""Everything, the products with tiles that matrix units like, and more without products."""
+
+
+def cases(stream: Stream, seed: int) -> Iterator[Case]:
     """Cases without end, every family and device as often as another.
 
     Tiles are where a random walk of the planner's own steps gets: doublings from the least tiles.
@@ -174,16 +192,19 @@ def cases(seed: int) -> Iterator[Case]:
     chance = random.Random(seed)
     turn = 0
     while True:
-        for family, sources in FAMILIES.items():
+        for family in stream.families:
+            sources = FAMILIES[family]
             source = sources[turn % len(sources)]
             device = DEVICES[(turn + turn // len(sources)) % len(DEVICES)]
-            found = _case(chance, family, source, chance.choice(DTYPES), device)
+            found = _case(chance, family, source, chance.choice(DTYPES), device, stream.least)
             if found is not None:
                 yield found
         turn += 1
 
 
-def _case(chance: random.Random, family: str, source: str, dtype: str, device: str) -> Case | None:
+def _case(
+    chance: random.Random, family: str, source: str, dtype: str, device: str, least: int
+) -> Case | None:
     graph = load(source, dtype=dtype, dims={})
     nest = analyse(graph, tuple(range(len(graph.ops))))
     assert nest.veto is None, source
@@ -192,7 +213,7 @@ def _case(chance: random.Random, family: str, source: str, dtype: str, device: s
     walks = chance.choice((1, 2)) if nest.carried and online is None else 1
     pricer = Pricer(online or nest, load_device(device))
     warps = chance.choice((4, 4, 8, 8, 16))
-    tiles = _tiles(chance, pricer, warps)
+    tiles = _tiles(chance, pricer, warps, least)
     price = pricer.price(tiles, walks=walks)
     if any(account == "capacity" for account, _ in price.vetoes):
         return None
@@ -205,7 +226,7 @@ def _case(chance: random.Random, family: str, source: str, dtype: str, device: s
     )  # fmt: skip
 
 
-def _tiles(chance: random.Random, pricer: Pricer, warps: int) -> dict[str, int]:
+def _tiles(chance: random.Random, pricer: Pricer, warps: int, least: int) -> dict[str, int]:
     nest: Nest = pricer.nest
     tiles = TileLimits(pricer).least()
     loops = (
@@ -214,7 +235,7 @@ def _tiles(chance: random.Random, pricer: Pricer, warps: int) -> dict[str, int]:
         else LOOP_POINTS
     )
     most = min(TILE_ELEMENTS, HELD_PER_THREAD * 32 * warps // loops)
-    wanted = 2 ** chance.uniform(5, 16) / loops**0.5
+    wanted = 2 ** chance.uniform(least, 16) / loops**0.5
     growing = [n for n in nest.open_axes if n not in nest.split_axes]
     while growing:
         name = chance.choice(growing)
@@ -230,35 +251,19 @@ def _tiles(chance: random.Random, pricer: Pricer, warps: int) -> dict[str, int]:
 def main() -> None:
     """Run the sweep; see the module."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kernels", type=int, default=800)
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     parser.add_argument("--table", type=Path, default=TABLE)
-    parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     before = read(args.table) if args.table.exists() else []
     known = {row["code"]: row for row in before if not row["failed"]}
     version = compiler_version()
     rows: list[dict[str, str]] = []
     waiting: Waiting = []
-    seen: set[str] = set()
-    for case in islice(cases(args.seed), 2 * args.kernels):
-        graph = case.graph()
-        try:
-            kernel = emit_kernel(graph, case.kernel(graph), name="k")
-        except CannotEmit:
-            continue
-        if kernel.notes:  # the code is not what the schedule says
-            continue
-        code = digest(kernel, case.device, version)
-        if code in seen:
-            continue
-        seen.add(code)
+    for case, kernel, code in _wanted(version):
         if code in known:
             rows.append(known[code])
         else:
             waiting.append((case.cells() | {"code": code}, kernel, case.device))
-        if len(seen) == args.kernels:
-            break
     console = Console(stderr=True)
     console.print(f"{len(rows)} rows are there, {len(waiting)} kernels to compile")
     with Progress(console=console) as progress:
@@ -276,6 +281,27 @@ def main() -> None:
                 }  # fmt: skip
                 rows.append(row)
             write(args.table, rows, version)
+
+
+def _wanted(version: str) -> Iterator[tuple[Case, EmittedKernel, str]]:
+    """The kernels of every stream, each kernel once, and what tells its code from others."""
+    seen: set[str] = set()
+    for seed, stream in enumerate(STREAMS):
+        left = stream.kernels
+        for case in islice(cases(stream, seed), 2 * stream.kernels):
+            graph = case.graph()
+            try:
+                kernel = emit_kernel(graph, case.kernel(graph), name="k")
+            except CannotEmit:
+                continue
+            code = digest(kernel, case.device, version)
+            if kernel.notes or code in seen:  # notes: the code is not what the schedule says
+                continue
+            seen.add(code)
+            yield case, kernel, code
+            left -= 1
+            if not left:
+                break
 
 
 Waiting = list[tuple[dict[str, str], EmittedKernel, str]]

@@ -16,7 +16,7 @@ from fuseledger.errors import OutputError
 
 if TYPE_CHECKING:
     from fuseledger.planner.plan import Planned
-    from fuseledger.report.document import PlanDocument
+    from fuseledger.report.document import EvidencePart, PlanDocument
 
 Format = Literal["text", "json", "md"]
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -42,6 +42,7 @@ class PlanRequest:
     launch: Literal["eager", "queued", "graph"]
     tf32: bool
     quiet: bool
+    evidence: Literal["modelled", "compiled"] = "modelled"
 
 
 def _dims(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, int]:
@@ -110,7 +111,7 @@ def plan_source(request: PlanRequest) -> PlanDocument:
     from fuseledger.cli.progress import Progress, announce_code
     from fuseledger.devices import load as load_device
     from fuseledger.frontends.source import load
-    from fuseledger.planner.plan import PlanOptions, make_plan
+    from fuseledger.planner.plan import PlanOptions, cut_groups, make_plan
     from fuseledger.report.build import plan_document
     from fuseledger.verdict.edges import edge_verdicts
 
@@ -125,7 +126,15 @@ def plan_source(request: PlanRequest) -> PlanDocument:
         load_seconds = time.perf_counter() - started
         progress.step(f"planning {len(graph.ops):,} ops")
         compared: list[tuple[list[int], Planned]] = []
-        if request.cut:
+        evidence: EvidencePart | None = None
+        if request.evidence == "compiled":
+            from fuseledger.cli.evidence import plan_with_compiler
+
+            if len(request.cut) > 1:
+                raise click.UsageError("--evidence compiled takes one cut, not several")
+            groups = cut_groups(graph, request.cut[0]) if request.cut else None
+            planned, evidence = plan_with_compiler(graph, device, options, groups, progress)
+        elif request.cut:
             compared = [(cut, _plan_cut(graph, device, cut, options)) for cut in request.cut]
             planned = min((each for _, each in compared), key=_preference)
         else:
@@ -134,7 +143,7 @@ def plan_source(request: PlanRequest) -> PlanDocument:
         verdicts = edge_verdicts(planned)
     return plan_document(
         planned, source=request.source, load_seconds=load_seconds, verdicts=verdicts,
-        cuts=compared if len(compared) > 1 else (),
+        cuts=compared if len(compared) > 1 else (), evidence=evidence,
     )  # fmt: skip
 
 

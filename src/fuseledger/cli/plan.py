@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from fuseledger.cli.evidence import evidence_option
 from fuseledger.cli.options import (
     SOURCE_HELP,
     PlanRequest,
@@ -18,6 +19,7 @@ from fuseledger.cli.options import (
 
 @click.command("plan", epilog=SOURCE_HELP)
 @plan_options
+@evidence_option
 @click.option("--cuts", metavar="4/1,3/2,2", callback=parse_cuts,
               help="Price several cuts side by side, and show the best one's ledger.")  # fmt: skip
 @click.option("--all", "everything", is_flag=True, help="Every kernel and cut in a row of its own.")

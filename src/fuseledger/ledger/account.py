@@ -21,6 +21,8 @@ class Account:
     provenance: Provenance = "modelled"
     limit: float | None = None
     """What the device allows; None where nothing limits it."""
+    modelled: float | None = None
+    """What the model says of the same figure, where evidence has replaced it."""
     veto: str | None = None
     """Why the kernel is not usable, where this account says so."""
 

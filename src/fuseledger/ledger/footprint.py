@@ -14,8 +14,10 @@ from operator import attrgetter
 
 from fuseledger.devices import Device
 from fuseledger.graph.tensor import DTYPE_BITS
+from fuseledger.ledger.compiled import Figures, Known, schedule_key, use_compiled
 from fuseledger.ledger.nest import Nest
 from fuseledger.ledger.price import WARP_THREADS, Held, Price
+from fuseledger.ledger.registers import RegisterModel
 
 ACCUMULATOR_BYTES = 4
 """Reductions accumulate in fp32."""
@@ -28,11 +30,10 @@ STEP_BYTES = 64
 FRAGMENT = 8 * 4 * WARP_THREADS
 """Elements of a pointwise chain in flight at once: eight a thread, of four warps. The chain after
 an accumulator works on it in place."""
-REGISTERS_BASE = 24
-"""Addresses, loop counters and predicates of a thread, in registers."""
 SMALL_BYTES = 64 * 1024
 """Held tensors up to this size go to registers first, larger ones to shared memory."""
-MAX_WARPS = 16
+WARPS = (4, 8, 16)
+"""Warps of a block."""
 
 
 class Footprint:
@@ -49,11 +50,13 @@ class Footprint:
         contractions: list[tuple[int, tuple[str, ...], tuple[str, ...]]],
         halos: Mapping[int, set[str]],
         most: Mapping[int, Mapping[str, int]],
+        known: Known | None = None,
     ) -> None:
         self._nest = nest
+        self._known = known
         self._extent = _Extents(nest, halos, most)
-        self._limits = _Limits.of(device)
-        self._warps: dict[int, tuple[int, int, int]] = {}
+        self.limits = Limits.of(device)
+        self.registers = RegisterModel(nest, device, contractions, self._extent)
         self._operands: list[tuple[_Part, int, int]] = []
         for i, rows, columns in contractions:
             op = nest.ops[i]
@@ -96,11 +99,11 @@ class Footprint:
         for part, step, bits in self._operands:
             price.staged_bytes += (part.elements(regions[part.position]) * step * bits + 7) // 8
         self._place(price)
-        self._occupancy(price)
+        self._occupancy(price, regions)
 
     def _place(self, price: Price) -> None:
         """Give each held tensor to one holder; veto where neither has room."""
-        room_shared, room_registers = self._limits.shared_bytes, self._limits.accumulator_bytes
+        room_shared, room_registers = self.limits.shared_bytes, self.limits.accumulator_bytes
         shared, registers = price.staged_bytes * price.stages, price.register_bytes
         while room_shared is not None and price.stages > 1 and shared > room_shared:
             price.stages -= 1
@@ -133,16 +136,32 @@ class Footprint:
             price.vetoes += (("capacity", reason),)
         price.shared_bytes, price.register_bytes = shared, registers
 
-    def _occupancy(self, price: Price) -> None:
-        """Warps from the registers that must be held; blocks per SM from every limit."""
-        if price.register_bytes not in self._warps:
-            self._warps[price.register_bytes] = self._limits.warps_for(price.register_bytes)
-        price.warps, price.registers, price.spill_bytes = self._warps[price.register_bytes]
-        price.blocks_per_sm = self._limits.blocks_per_sm(price)
+    def _occupancy(self, price: Price, regions: dict[int, dict[str, int]]) -> None:
+        """Fewest warps with which nothing spills, or those that spill least; blocks per SM.
+
+        A schedule that was compiled has the compiler's figures.
+        """
+        owning = price.walks == 1
+        block = self.registers.block(regions, price.tiles, owning=owning)
+        best: tuple[int, int, int, Figures | None] | None = None
+        for warps in WARPS:
+            needed = self.registers.needed(block, warps, owning=owning)
+            limit = self.limits.registers_of(warps)
+            spilled = max(0, needed - limit) * 4
+            found = self._known.get(schedule_key(price, warps)) if self._known else None
+            spills = found.spill_bytes if found is not None else spilled
+            if best is None or spills * warps < best[0]:
+                best = (spills * warps, warps, needed, found)
+                price.warps, price.registers, price.spill_bytes = warps, min(needed, limit), spilled
+            if not spills:
+                break
+        if best is not None and best[3] is not None:
+            use_compiled(price, best[3], self.limits.shared_bytes)
+        price.blocks_per_sm = self.limits.blocks_per_sm(price)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Limits:
+class Limits:
     """What the device gives a block and an SM; None where it does not say."""
 
     shared_bytes: int | None
@@ -155,9 +174,9 @@ class _Limits:
     blocks: int
 
     @staticmethod
-    def of(device: Device) -> _Limits:
+    def of(device: Device) -> Limits:
         """The device's figures, read once."""
-        return _Limits(
+        return Limits(
             shared_bytes=device.shared_memory_per_block_bytes,
             accumulator_bytes=device.accumulator_bytes_per_block,
             shared_bytes_per_sm=device.shared_memory_per_sm_bytes,
@@ -181,20 +200,10 @@ class _Limits:
             blocks = min(blocks, self.shared_bytes_per_sm // each)
         return max(1, blocks)
 
-    def warps_for(self, register_bytes: int) -> tuple[int, int, int]:
-        """(warps, registers per thread, bytes spilled per thread) for what a block must hold.
-
-        The fewest of 4, 8 or 16 warps with which nothing spills.
-        """
+    def registers_of(self, warps: int) -> int:
+        """Registers that a thread of a block of so many warps may use."""
         file = self.registers_per_sm or 65536
-        warps = 4
-        while True:
-            threads = WARP_THREADS * warps
-            needed = REGISTERS_BASE + -(-register_bytes // (4 * threads))
-            cap = min(self.registers_per_thread, file // threads)
-            if needed <= cap or warps == MAX_WARPS:
-                return warps, min(needed, cap), max(0, needed - cap) * 4
-            warps *= 2
+        return min(self.registers_per_thread, file // (WARP_THREADS * warps))
 
 
 class _Part:

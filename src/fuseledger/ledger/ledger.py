@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from fuseledger.devices import Device
 from fuseledger.graph.graph import Graph
 from fuseledger.ledger.account import Account, Provenance, format_bytes, format_kib
+from fuseledger.ledger.compiled import Figures, with_compiled
 from fuseledger.ledger.declared import declared_accounts
 from fuseledger.ledger.kernel import Kernel
 from fuseledger.ledger.nest import Nest
@@ -83,6 +84,13 @@ def kernel_ledger(
     }
     if nest.is_declared:
         accounts |= declared_accounts(nest, price, device)
+    if price.modelled is not None:
+        found = Figures(
+            registers=price.registers,
+            spill_bytes=price.spill_bytes,
+            shared_bytes=price.shared_bytes,
+        )
+        accounts = with_compiled(accounts, found)
     return KernelLedger(
         name=name,
         kernel=kernel,
@@ -140,25 +148,23 @@ def _launches(price: Price, device: Device) -> Account:
 
 
 def _registers(nest: Nest, price: Price, device: Device) -> Account:
-    limit = device.registers_per_thread_max
+    model = price.modelled or Figures(
+        registers=price.registers, spill_bytes=price.spill_bytes, shared_bytes=price.shared_bytes
+    )
     if nest.is_declared:
         live = [f"{op.name} {op.attributes.get('registers', 0)}" for op in nest.ops.values()]
         words = f"live while fused: {' + '.join(live)}"
     else:
-        words = (
-            f"{format_kib(price.register_bytes)} over {price.warps * WARP_THREADS} threads "
-            f"+ 24 for addresses and loops"
-        )
-    veto = None
-    if price.spill_bytes:
-        words += f"; {price.spill_bytes} B a thread spill"
+        words = f"{format_kib(price.register_bytes)} held over {price.warps * WARP_THREADS} threads"
+        words += ", values in flight and addresses, as Triton compiles them"
+    if model.spill_bytes:
+        words += f"; {model.spill_bytes} B a thread spill"
     return Account(
-        value=price.registers,
+        value=model.registers,
         unit="registers per thread",
         derivation=words,
         provenance=_provenance(nest),
-        limit=limit,
-        veto=veto,
+        limit=device.registers_per_thread_max,
     )
 
 
@@ -171,7 +177,7 @@ def _capacity(price: Price, device: Device, vetoes: dict[str, str]) -> Account:
         f"{item.name} {item.words} in {item.holder}" for item in held if item.register_bytes >= 1024
     ]
     return Account(
-        value=price.shared_bytes,
+        value=price.modelled.shared_bytes if price.modelled else price.shared_bytes,
         unit="bytes of shared memory per block",
         derivation="; ".join(parts) or "nothing is held beyond registers",
         limit=device.shared_memory_per_block_bytes,

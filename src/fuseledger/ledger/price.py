@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import prod
+from typing import TYPE_CHECKING
 
 from fuseledger.graph.reach import touched_elements
 from fuseledger.graph.tensor import dtype_bytes
 from fuseledger.ledger.library_calls import NO_PRODUCT, Calls
 from fuseledger.ledger.nest import Nest
+
+if TYPE_CHECKING:
+    from fuseledger.ledger.compiled import Figures
 
 WARP_THREADS = 32
 
@@ -77,6 +81,8 @@ class Price:
     blocks_per_sm: int = 1
     calls: Calls = NO_PRODUCT
     """Class of the kernel, and the library call that computes it where there is one."""
+    modelled: Figures | None = None
+    """Where registers and shared memory are compiled ones: what the model says of them."""
     vetoes: tuple[tuple[str, str], ...] = ()
     """(account, reason) where the schedule is not usable."""
 

@@ -13,6 +13,7 @@ from fuseledger.devices import Device
 from fuseledger.graph.axis import Index
 from fuseledger.graph.op import COMBINES, Op
 from fuseledger.graph.reach import tile_reach
+from fuseledger.ledger.compiled import Known
 from fuseledger.ledger.footprint import ACCUMULATOR_BYTES, LOOP_POINTS, Footprint
 from fuseledger.ledger.library_calls import library_calls
 from fuseledger.ledger.nest import Edge, Nest, cone, rewalked
@@ -30,7 +31,7 @@ Regions = dict[int, dict[str, int]]
 class Pricer:
     """Prices the schedules of one nest on one device."""
 
-    def __init__(self, nest: Nest, device: Device) -> None:
+    def __init__(self, nest: Nest, device: Device, known: Known | None = None) -> None:
         self.nest = nest
         self.device = device
         self.tensors = nest.graph.tensors
@@ -44,7 +45,7 @@ class Pricer:
         pipes = self._pipes
         self._work_of = [_Work(nest, i, pipes[i], halos.get(i, _NONE)) for i in nest.positions]
         self._loads = TiledLoads(nest, self._bounds)
-        self.footprint = Footprint(nest, device, self.contractions, halos, self.regions({}))
+        self.footprint = Footprint(nest, device, self.contractions, halos, self.regions({}), known)
 
     @cached_property
     def contractions(self) -> list[tuple[int, tuple[str, ...], tuple[str, ...]]]:

@@ -86,11 +86,17 @@ class Planned:
         )
 
 
-def make_plan(graph: Graph, device: Device, options: PlanOptions | None = None) -> Planned:
-    """The best plan found."""
+def make_plan(
+    graph: Graph,
+    device: Device,
+    options: PlanOptions | None = None,
+    *,
+    search: ScheduleSearch | None = None,
+) -> Planned:
+    """The best plan found; `search` brings schedules and evidence that are known already."""
     options = options or PlanOptions()
     started = clock_time.perf_counter()
-    search = new_search(graph, device, options)
+    search = search or new_search(graph, device, options)
     found = _cut_chain(graph, device, options)
     if found is not None:
         return _finish(graph, device, options, search, found, started)
@@ -146,7 +152,12 @@ def _cut_chain(graph: Graph, device: Device, options: PlanOptions) -> Partition 
 
 
 def plan_of_groups(
-    graph: Graph, device: Device, groups: list[tuple[int, ...]], options: PlanOptions | None = None
+    graph: Graph,
+    device: Device,
+    groups: list[tuple[int, ...]],
+    options: PlanOptions | None = None,
+    *,
+    search: ScheduleSearch | None = None,
 ) -> Planned:
     """A given partition, priced, vetoes and all.
 
@@ -155,7 +166,7 @@ def plan_of_groups(
     """
     options = options or PlanOptions()
     started = clock_time.perf_counter()
-    search = new_search(graph, device, options)
+    search = search or new_search(graph, device, options)
     for group in groups:
         for account, reason in search.choose(group).vetoes:
             if account == "legality":

@@ -17,6 +17,7 @@ from fuseledger.clock.textbook import declared_time
 from fuseledger.clock.time import Time
 from fuseledger.devices import Device
 from fuseledger.graph.graph import Graph
+from fuseledger.ledger.compiled import Figures, ScheduleKey, schedule_key, use_compiled
 from fuseledger.ledger.declared import declared_price
 from fuseledger.ledger.footprint import LOOP_POINTS
 from fuseledger.ledger.kernel import AxisSchedule, Kernel, Schedule
@@ -67,6 +68,10 @@ class ScheduleSearch:
     objective: Objective = "time"
     memo: dict[object, Choice] = field(default_factory=dict[object, Choice])
     searched: int = 0
+    evidence: dict[tuple[object, bool], dict[ScheduleKey, Figures]] = field(
+        default_factory=dict[tuple[object, bool], dict[ScheduleKey, Figures]]
+    )
+    """What a compiler said: (structure of the ops, whether online) → schedule → figures."""
 
     def choose(self, positions: tuple[int, ...]) -> Choice:
         """The best schedule of the ops at `positions` (ascending), usable or with its vetoes."""
@@ -121,7 +126,25 @@ class ScheduleSearch:
         )
         return Kernel(ops=positions, schedule=schedule)
 
+    def structure(self, positions: tuple[int, ...]) -> object:
+        """Equal for sets of ops that differ in names alone."""
+        return signature(analyse(self.graph, positions))
+
+    def learn(self, positions: tuple[int, ...], found: Figures) -> None:
+        """Take the compiler's word for the schedule chosen for these ops, and for equal ones.
+
+        They are searched again when next asked for, with this schedule priced by it.
+        """
+        choice, price = self.choose(positions), self.price(positions)
+        key = (self.structure(positions), choice.online)
+        self.evidence.setdefault(key, {})[schedule_key(price, price.warps)] = found
+        self.memo = {k: c for k, c in self.memo.items() if c is not choice and c.tiles}
+
     # -- the search ------------------------------------------------------------------------
+
+    def _pricer(self, nest: Nest, *, online: bool = False) -> Pricer:
+        known = self.evidence.get((signature(nest), online)) if self.evidence else None
+        return Pricer(nest, self.device, known)
 
     def _search(self, nest: Nest) -> Choice:
         if nest.veto is not None:
@@ -133,7 +156,7 @@ class ScheduleSearch:
         parts = components(nest)
         if len(parts) > 1:
             return self._side_by_side(nest, parts)
-        pricer = Pricer(nest, self.device)
+        pricer = self._pricer(nest)
         limits = TileLimits(pricer)
         found = [(*self._descend(pricer, limits, 1), False)]
         not_owned: Price | None = None
@@ -143,7 +166,7 @@ class ScheduleSearch:
             found.append((*self._descend(pricer, limits, 2), False))
             online = online_variant(nest)
             if online is not None:
-                found.append((*self._descend(Pricer(online, self.device), limits, 1), True))
+                found.append((*self._descend(self._pricer(online, online=True), limits, 1), True))
         _, price, is_online = min(found, key=lambda each: each[0])
         return Choice(
             price.dram_bytes,
@@ -175,10 +198,15 @@ class ScheduleSearch:
         if len(parts) > 1:
             prices = [self.price(part) for part in parts]
             merged = _merge(nest, parts, prices)
+            known = self.evidence.get((signature(nest), False), {})
+            found = known.get(schedule_key(merged, merged.warps))
+            if found is not None:
+                use_compiled(merged, found, self.device.shared_memory_per_block_bytes)
             return merged, self.clock.time(merged)
         assert choice is not None
         tiles = {n: t for n, t in zip(nest.sizes, choice.tiles, strict=True) if t is not None}
-        price = Pricer(_variant(nest, choice), self.device).price(tiles, walks=choice.walks)
+        pricer = self._pricer(_variant(nest, choice), online=choice.online)
+        price = pricer.price(tiles, walks=choice.walks)
         price.vetoes = self._vetoes(price)
         return price, self.clock.time(price)
 

@@ -16,6 +16,7 @@ from fuseledger.report.document import (
     DevicePart,
     DifferencePart,
     EdgePart,
+    EvidencePart,
     GraphPart,
     KernelPart,
     OpPart,
@@ -53,6 +54,7 @@ def plan_document(
     load_seconds: float,
     verdicts: Sequence[EdgeVerdict] = (),
     cuts: Sequence[tuple[list[int], Planned]] = (),
+    evidence: EvidencePart | None = None,
 ) -> PlanDocument:
     """The document of a plan; `cuts` are the plans of several cuts that were compared."""
     from fuseledger.planner.compare import against_baseline, compare_cuts
@@ -77,6 +79,7 @@ def plan_document(
         shared=list(compared.notes) if compared else [],
         verdicts=[_verdict(verdict) for verdict in verdicts],
         seconds=SecondsPart(load=round(load_seconds, 3), plan=round(planned.seconds, 3)),
+        evidence=evidence or EvidencePart(),
     )
 
 
@@ -155,6 +158,7 @@ def _account(account: Account) -> AccountPart:
     return AccountPart(
         value=account.value, unit=account.unit, derivation=account.derivation,
         provenance=account.provenance, limit=account.limit, veto=account.veto,
+        modelled=account.modelled,
     )  # fmt: skip
 
 

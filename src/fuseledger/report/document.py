@@ -64,6 +64,17 @@ class DevicePart(Part, frozen=True, kw_only=True):
     arch: str
 
 
+class EvidencePart(Part, frozen=True, kw_only=True):
+    """What a compiler said on the way to the plan."""
+
+    source: Literal["modelled", "compiled"] = "modelled"
+    compiler: str | None = None
+    compiled: int = 0
+    stable: bool = True
+    changes: list[str] = []
+    missing: dict[str, str] = {}
+
+
 class OptionsPart(Part, frozen=True, kw_only=True):
     """How it was planned."""
 
@@ -81,6 +92,7 @@ class AccountPart(Part, frozen=True, kw_only=True):
     provenance: Literal["declared", "modelled", "compiled", "measured"]
     limit: Number | None
     veto: str | None
+    modelled: Number | None = None
 
 
 class AccountsPart(Part, frozen=True, kw_only=True):
@@ -251,6 +263,7 @@ class PlanDocument(Part, frozen=True, kw_only=True):
     shared: list[str]
     verdicts: list[VerdictPart]
     seconds: SecondsPart
+    evidence: EvidencePart = EvidencePart()
 
 
 class KernelDocument(Part, frozen=True, kw_only=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from fuseledger.ledger.account import format_bytes, format_count, format_kib
@@ -140,6 +141,9 @@ def account_value(name: str, account: AccountPart) -> str:
     return f"{value} of {format_value(account.limit)}"
 
 
+_SPILLED = re.compile(r"[\d,]+ B a thread spill")
+
+
 def realisation_words(realisation: RealisationPart) -> str:
     """`library: cuBLAS + BIAS`, or `generated`, and why no library has it."""
     if realisation.call is not None:
@@ -152,8 +156,9 @@ def kernel_notes(kernel: KernelPart) -> list[str]:
     accounts = kernel.accounts
     named = {name: getattr(accounts, name) for name in accounts.__struct_fields__}
     notes = [f"{name} veto: {each.veto}" for name, each in named.items() if each.veto]
-    if "spill" in accounts.registers.derivation:
-        notes.append(accounts.registers.derivation.rpartition("; ")[2])
+    spilled = _SPILLED.search(accounts.registers.derivation.partition("; modelled")[0])
+    if spilled:
+        notes.append(spilled[0])
     if kernel.schedule.walks > 1:
         notes.append(f"walks what it reads again {kernel.schedule.walks} times")
     if accounts.epilogue.value:

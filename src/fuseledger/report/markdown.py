@@ -58,6 +58,7 @@ def plan_markdown(summary: Summary) -> str:
     if summary.cuts_hidden:
         parts.append(f"… {escape(summary.cuts_hidden)}")
     items = [f"note: {note}" for note in summary.notes]
+    items += [f"{word}: {sentence}" for word, sentence in summary.evidence]
     if summary.barriers:
         items.insert(0, f"barriers: {summary.barriers}")
     parts.append("\n".join(f"- {escape(item)}" for item in [*items, f"status: {summary.status}"]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,7 @@ from fuseledger.report.figures import (
 )
 
 if TYPE_CHECKING:
-    from fuseledger.report.document import KernelPart, PlanDocument, VerdictPart
+    from fuseledger.report.document import AccountPart, KernelPart, PlanDocument, VerdictPart
 
 GROUP_FROM = 16
 """Plans of more kernels than this show equal kernels once."""
@@ -95,6 +95,8 @@ class Summary:
     """Why the ops share a kernel, in a plan without a cut."""
     barriers: str | None
     notes: tuple[str, ...]
+    evidence: tuple[tuple[str, str], ...]
+    """(word, sentence): what was compiled, what that changed, what has no evidence."""
     status: str
 
 
@@ -116,6 +118,7 @@ def summarise(document: PlanDocument, *, everything: bool = False) -> Summary:
         fused=() if cuts else _fused_rows(document),
         barriers=_barriers(document),
         notes=tuple(document.graph.notes),
+        evidence=tuple(_evidence(document)),
         status=_status(document),
     )
 
@@ -203,7 +206,7 @@ def _kernel_row(kernel: KernelPart, members: list[int]) -> KernelRow:
         number=members[0] + 1, count=len(members), label=label_words(kernel.label),
         grid=grid_words(kernel.schedule), bytes=bytes_words(accounts.traffic.value),
         time=time_words(kernel.time_us), bound=SHORT_BOUNDS.get(kernel.time.bound, "–"),
-        registers=format_count(accounts.registers.value),
+        registers=registers_words(accounts.registers),
         on_chip=format_kib(accounts.capacity.value) if accounts.capacity.value else "–",
         notes=tuple(kernel_notes(kernel)), total_us=kernel.time_us * len(members),
     )  # fmt: skip
@@ -280,6 +283,27 @@ def _barriers(document: PlanDocument) -> str | None:
     if not counts:
         return None
     return ", ".join(f"{count} {name}" for name, count in counts.items())
+
+
+def registers_words(account: AccountPart) -> str:
+    """Registers per thread, and what was modelled where they are compiled."""
+    words = format_count(account.value)
+    if account.modelled is None:
+        return words
+    return f"{words} ({format_count(account.modelled)} modelled)"
+
+
+def _evidence(document: PlanDocument) -> Iterator[tuple[str, str]]:
+    evidence = document.evidence
+    if evidence.source == "modelled":
+        return
+    settled = "settled" if evidence.stable else "did not settle: the cheapest plan seen"
+    compiled = f"{plural(evidence.compiled, 'kernel')} compiled by {evidence.compiler}"
+    yield "evidence", f"{compiled}; {settled}"
+    for sentence in evidence.changes[:ROWS_MAX]:
+        yield "changed", sentence
+    for name, why in list(evidence.missing.items())[:ROWS_MAX]:
+        yield "modelled", f"{name} {why}"
 
 
 def _status(document: PlanDocument) -> str:

@@ -56,6 +56,7 @@ def plan_text(summary: Summary, page: Page) -> str:
         [
             *([("barriers", summary.barriers)] if summary.barriers else []),
             *(("note", note) for note in summary.notes),
+            *summary.evidence,
             ("status", summary.status),
         ]
     )

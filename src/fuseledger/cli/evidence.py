@@ -1,0 +1,55 @@
+"""`--evidence compiled`: planning that asks a compiler, with its progress."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fuseledger.cli.progress import Progress
+    from fuseledger.devices import Device
+    from fuseledger.graph.graph import Graph
+    from fuseledger.planner.plan import Planned, PlanOptions
+    from fuseledger.report.document import EvidencePart
+    from fuseledger.triton.compile import Compiled
+    from fuseledger.triton.emit import EmittedKernel
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+evidence_option = click.option(
+    "--evidence", type=click.Choice(["modelled", "compiled"]), default="modelled",
+    show_default=True, help="Registers and spills by the model, or by Triton's compiler.",
+)  # fmt: skip
+
+
+def plan_with_compiler(
+    graph: Graph, device: Device, options: PlanOptions, groups: list[tuple[int, ...]] | None,
+    progress: Progress,
+) -> tuple[Planned, EvidencePart]:  # fmt: skip
+    """A plan whose kernels were compiled for the device, which need not be there."""
+    from fuseledger.report.document import EvidencePart
+    from fuseledger.triton.compile import cache_folder, compile_kernels, compiler_version, target_of
+    from fuseledger.triton.replan import plan_compiled
+
+    version = compiler_version()
+    target = target_of(device)
+
+    def compile_(kernels: Sequence[EmittedKernel]) -> list[Compiled]:
+        finished = 0
+
+        def tick(done: Compiled) -> None:
+            nonlocal finished
+            finished += 1
+            progress.step(f"compiled {finished} of {len(kernels)} kernels")
+
+        return compile_kernels(kernels, target, cache=cache_folder(), done=tick)
+
+    found = plan_compiled(graph, device, options, compile_, groups=groups, step=progress.step)
+    return found.planned, EvidencePart(
+        source="compiled", compiler=f"triton {version}", compiled=found.compiled,
+        stable=found.is_stable, changes=list(found.changed), missing=found.missing,
+    )  # fmt: skip

@@ -1,0 +1,79 @@
+"""What a compiler said of a kernel under one schedule, in place of the model of the figures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from fuseledger.ledger.account import Account, format_count, format_kib
+from fuseledger.ledger.price import Price
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """Registers and shared memory of one kernel."""
+
+    registers: int
+    """Per thread."""
+    spill_bytes: int
+    """Per thread."""
+    shared_bytes: int
+    """Per block."""
+
+
+ScheduleKey = tuple[object, ...]
+"""What tells one schedule of a nest from another: tiles of its open axes, walks, stages, warps."""
+Known = Mapping[ScheduleKey, Figures]
+"""The schedules of a nest that were compiled."""
+
+
+def schedule_key(price: Price, warps: int) -> ScheduleKey:
+    """The key of a price's schedule with so many warps."""
+    return (*price.tiles.values(), price.walks, price.stages, warps)
+
+
+def use_compiled(price: Price, found: Figures, shared_limit: int | None) -> None:
+    """Put compiled figures into a price; what was modelled stays beside them."""
+    price.modelled = Figures(
+        registers=price.registers, spill_bytes=price.spill_bytes, shared_bytes=price.shared_bytes
+    )
+    price.registers, price.spill_bytes = found.registers, found.spill_bytes
+    price.shared_bytes = found.shared_bytes
+    reason = does_not_fit(found, shared_limit)
+    if reason is not None:
+        price.vetoes += (("capacity", reason),)
+
+
+def does_not_fit(found: Figures, shared_limit: float | None) -> str | None:
+    """Why a compiled kernel cannot be launched, or None."""
+    if shared_limit is None or found.shared_bytes <= shared_limit:
+        return None
+    return f"{format_kib(found.shared_bytes)} compiled do not fit {format_kib(shared_limit)}"
+
+
+def with_compiled(accounts: Mapping[str, Account], found: Figures) -> dict[str, Account]:
+    """A kernel's accounts with the compiler's registers and shared memory beside the modelled."""
+    registers, capacity = accounts["registers"], accounts["capacity"]
+    words = f"{found.registers} compiled"
+    if found.spill_bytes:
+        words += f"; {found.spill_bytes} B a thread spill"
+    words += f"; modelled {format_count(registers.value)}: {registers.derivation}"
+    held = f"{format_kib(found.shared_bytes)} compiled; modelled {format_kib(capacity.value)}"
+    return {
+        **accounts,
+        "registers": replace(
+            registers,
+            value=found.registers,
+            derivation=words,
+            provenance="compiled",
+            modelled=registers.value,
+        ),
+        "capacity": replace(
+            capacity,
+            value=found.shared_bytes,
+            derivation=f"{held}: {capacity.derivation}",
+            provenance="compiled",
+            modelled=capacity.value,
+            veto=does_not_fit(found, capacity.limit),
+        ),
+    }

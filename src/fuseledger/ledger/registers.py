@@ -1,0 +1,448 @@
+"""Registers per thread: what is live in a thread at once, and what compilers make of it.
+
+A block's tiles lie in the registers of its threads, each tile rounded up to powers of two as
+compilers of tiles hold it. The amounts below are mechanisms: accumulators, values in flight,
+loads and their addresses, operands on their way to the matrix unit. What a register of each costs
+is fitted per kind of compiler on the sweep of `benchmarks/register_sweep.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+from functools import cache
+from math import prod, sqrt
+from pathlib import Path
+from typing import Protocol
+
+from fuseledger.devices import Device
+from fuseledger.graph.op import Access, Op
+from fuseledger.graph.scalar import FUNCTIONS, Call, walk
+from fuseledger.graph.tensor import DTYPE_BITS
+from fuseledger.ledger.nest import Nest
+from fuseledger.ledger.price import WARP_THREADS
+
+FIT = Path(__file__).parent / "register_fit.json"
+LEAST = 8
+"""Fewest registers a kernel is given."""
+VECTOR_BITS = 128
+"""The widest load of a thread."""
+LOOP_LANES = 1024
+"""Elements that a loop of a kernel without products walks at once, where there are so many."""
+STEP_BITS = 512
+"""Along the reduced axis, what one step of a product loads of each row."""
+WHOLE_DEPTH = 128
+"""Up to so many reduced points, a product inside another's loop takes them at once."""
+TAPS = 64
+"""Up to so many reduced points that no tensor holds side by side are walked one by one."""
+SIDE = 16
+"""Least side of a matrix product's tile."""
+
+AMOUNTS = (
+    "base", "tensors", "shifted", "reduces", "special", "axes",
+    "held", "stored", "words", "words_special", "vectors",
+    "live", "live_special", "tile", "few", "few_special",
+    "products", "fragments", "operand_words", "operand_vectors",
+)  # fmt: skip
+"""What the model adds up, in this order; see `_Weights` and `RegisterModel`."""
+FEW = 8.0
+"""Elements of a thread up to which every one of them costs what the first ones do."""
+
+
+class Part(Protocol):
+    """A part of a tensor in a block: see `footprint.py`."""
+
+    position: int
+    looped: tuple[str, ...]
+
+    def elements(self, region: Mapping[str, int]) -> int:
+        """Elements of it in a block."""
+        ...
+
+
+class Parts(Protocol):
+    """Makes parts of the tensors of one nest."""
+
+    def part(self, position: int, axes: tuple[str, ...], whole: frozenset[str]) -> Part:
+        """The part along `axes` of what an op works on, held whole along `whole`."""
+        ...
+
+
+@dataclass(slots=True)
+class Block:
+    """What a block holds under one schedule, before it is dealt to threads."""
+
+    sizes: list[int]
+    """Elements of each distinct part, as compilers round them up."""
+    sides: list[tuple[int, int]]
+    """Per product: rows and columns of its tile."""
+    operands: list[tuple[int, int]]
+    """Per operand that a product loads: elements of one step, and its place among the nest's."""
+    axes: int
+    """Axes that are tiled by more than one element."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """One read of an external tensor: what an element of it takes in a thread's registers."""
+
+    part: int
+    words: float
+    """32-bit registers of its value: packed where neighbours are loaded together."""
+    vectors: float
+    """Loads, each of which has an address."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Operand:
+    """One read of an external tensor by a product, step by step."""
+
+    side: Part
+    step: int
+    words: float
+    vectors: float
+
+
+class RegisterModel:
+    """The registers of one nest's kernels on one device."""
+
+    def __init__(
+        self,
+        nest: Nest,
+        device: Device,
+        contractions: list[tuple[int, tuple[str, ...], tuple[str, ...]]],
+        parts: Parts,
+    ) -> None:
+        self._nest = nest
+        self._arch = device.arch
+        self._sides = [
+            (parts.part(i, rows, through), parts.part(i, columns, through))
+            for i, rows, columns in contractions
+            for through in (nest.held_through.get(nest.ops[i].writes[0].tensor, _NONE),)
+        ]
+        self._tiled = [name for name in nest.open_axes if name not in nest.split_axes]
+        self._dtypes = [_dtype(nest, nest.ops[i].reads[0].tensor) for i, _, _ in contractions]
+        self._operands = [
+            _operand(nest, i, access, side, is_nested=len(contractions) > 1)
+            for (i, _, _), sides in zip(contractions, self._sides, strict=True)
+            for access, side in zip(nest.ops[i].reads[:2], sides, strict=True)
+            if access.tensor in nest.external
+        ]
+        products = {i for i, _, _ in contractions}
+        self._values = _Values(nest, parts, products, owning=True)
+        self._walking = self._values
+        if nest.carried:
+            self._walking = _Values(nest, parts, products, owning=False)
+        self._fits = _fits(fitted_arch(device.arch))
+        self._weights: dict[tuple[str, bool], _Weights] = {}
+
+    def block(
+        self, regions: Mapping[int, Mapping[str, int]], tiles: Mapping[str, int], *, owning: bool
+    ) -> Block:
+        """What a block holds; `owning`, where carried tensors are held and not walked twice."""
+        sizes = (self._values if owning else self._walking).sizes(regions)
+        sides: list[tuple[int, int]] = []
+        operands: list[tuple[int, int]] = []
+        for rows, columns in self._sides:
+            sides.append((_side(rows, regions), _side(columns, regions)))
+        for k, each in enumerate(self._operands):
+            operands.append((_side(each.side, regions) * each.step, k))
+        axes = 0
+        for name in self._tiled:
+            axes += tiles.get(name, 1) > 1
+        return Block(sizes, sides, operands, axes)
+
+    def needed(self, block: Block, warps: int, *, owning: bool) -> int:
+        """Registers that a thread would use if there were no limit."""
+        unit = self.unit(block, warps)
+        weights = self._weights.get((unit, owning))
+        if weights is None:
+            weights = self._weights[unit, owning] = self.weights(self._fits[unit], owning=owning)
+        return max(LEAST, round(self.total(weights, block, warps)))
+
+    def amounts(self, block: Block, warps: int, *, owning: bool) -> list[float]:
+        """The figures of `AMOUNTS`, for one thread of so many warps."""
+        ones = [[float(i == k) for i in range(len(AMOUNTS))] for k in range(len(AMOUNTS))]
+        return [self.total(self.weights(one, owning=owning), block, warps) for one in ones]
+
+    def weights(self, fit: Sequence[float], *, owning: bool) -> _Weights:
+        """What the fit makes of every part of this nest."""
+        return _Weights.of(self._values if owning else self._walking, self._operands, fit)
+
+    def total(self, weights: _Weights, block: Block, warps: int) -> float:
+        """What the amounts of a thread add up to."""
+        threads = warps * WARP_THREADS
+        each = [size / threads if size > threads else 1.0 for size in block.sizes]
+        tile = max(each)
+        found = weights.fixed + weights.axes * block.axes + weights.tile * tile
+        found += weights.few * (tile if tile < FEW else FEW)
+        for weight, elements in zip(weights.parts, each, strict=True):
+            found += weight * elements
+        if weights.live:
+            found += weights.live * max(
+                [sum([each[k] for k in together]) for together in weights.together]
+            )
+        for rows, columns in block.sides:
+            found += weights.fragments * sqrt(rows * columns / warps)
+        for elements, k in block.operands:
+            found += weights.operands[k] * (elements / threads if elements > threads else 1.0)
+        return found
+
+    def unit(self, block: Block, warps: int) -> str:
+        """What the fit is of: the largest product's unit, else `stream`, `reduce` or `norm`."""
+        if not block.sides:
+            return self._values.kind
+        k = max(range(len(block.sides)), key=lambda k: prod(block.sides[k]))
+        return product_unit(self._arch, self._dtypes[k], *block.sides[k], warps)
+
+
+@dataclass(frozen=True, slots=True)
+class _Weights:
+    """A fit, added up for each part of one nest."""
+
+    fixed: float
+    axes: float
+    tile: float
+    """Of the largest tile's elements in a thread."""
+    few: float
+    """Of the same, up to `FEW`."""
+    parts: tuple[float, ...]
+    live: float
+    """Of the values that are live at once."""
+    together: tuple[tuple[int, ...], ...]
+    fragments: float
+    """Of √(tile of a product / warps): an operand's rows and columns at the matrix unit."""
+    operands: tuple[float, ...]
+
+    @staticmethod
+    def of(values: _Values, operands: list[_Operand], fit: Sequence[float]) -> _Weights:
+        """The weights of a nest's values."""
+        cost = dict(zip(AMOUNTS, fit, strict=True))
+        reduces, special = values.reduces, values.special
+        parts = [0.0] * len(values.parts)
+        for k in values.held:
+            parts[k] += cost["held"]
+        for k, words in values.stored:
+            parts[k] += cost["stored"] * words
+        word = cost["words_special" if special else "words"]
+        for load in values.loads:
+            parts[load.part] += word * load.words + cost["vectors"] * load.vectors
+        return _Weights(
+            fixed=cost["base"]
+            + cost["tensors"] * values.tensors
+            + cost["shifted"] * values.shifted
+            + cost["reduces"] * reduces
+            + cost["special"] * special
+            + cost["products"] * values.products,
+            axes=cost["axes"],
+            tile=cost["tile"],
+            few=cost["few_special" if special else "few"],
+            parts=tuple(parts),
+            live=cost["live_special" if special else "live"],
+            together=values.together,
+            fragments=cost["fragments"],
+            operands=tuple(
+                cost["operand_words"] * each.words + cost["operand_vectors"] * each.vectors
+                for each in operands
+            ),
+        )
+
+
+class _Values:
+    """The values of a nest's kernels as tiles: parts, and what each is to a thread."""
+
+    def __init__(self, nest: Nest, parts: Parts, products: Set[int], *, owning: bool) -> None:
+        self.products = len(products)
+        self.parts: list[Part] = []
+        self.held: list[int] = []
+        """Accumulators, and tensors that are owned whole."""
+        self.stored: list[tuple[int, float]] = []
+        """Results that are written, with the words of an element."""
+        self.loads: list[_Load] = []
+        self.together: tuple[tuple[int, ...], ...] = ()
+        """Values that are live at once, for each op at which they might be the most."""
+        ops = nest.ops.values()
+        self.tensors = len(nest.external) + len(nest.outputs)
+        self.shifted = sum(x.axis is None for op in ops for read in op.reads for x in read.index)
+        self.reduces = any(op.combine is not None and not op.is_contraction for op in ops)
+        reduced = frozenset[str]().union(*(op.reduces for op in ops))
+        tiles = any(
+            op.combine is None and op.writes[0].tensor in nest.outputs and reduced & set(op.sizes)
+            for op in ops
+        )
+        self.kind = ("norm" if tiles else "reduce") if self.reduces else "stream"
+        """Without products: pointwise; results of reductions alone; or both."""
+        self.special = any(_is_special(op) for op in ops)
+        """Whether a point takes a special function: its value is then kept in fp32."""
+        carried = nest.carried if owning else {}
+        place: dict[str, int] = {}
+        for i, op in nest.ops.items():
+            accumulates = op.combine is not None and not op.scans
+            for write in op.writes:
+                whole = carried.get(write.tensor, _NONE)
+                through = nest.held_through.get(write.tensor, _NONE)
+                k = place[write.tensor] = self._add(parts.part(i, op.kept, whole | through))
+                if whole or through or accumulates:
+                    self.held.append(k)
+                if write.tensor in nest.outputs:
+                    self.stored.append((k, _bits(nest, write.tensor) / 32))
+        for name, reads in nest.external.items():
+            whole = carried.get(name, _NONE)
+            seen: set[int] = set()
+            for i, access in reads:
+                if i in products and _is_operand(nest, i, access):
+                    continue
+                part = parts.part(i, access.axes, whole)
+                k = self._add(_Taps(part, nest.ops[i], access) if _walks_taps(nest, i) else part)
+                if k not in seen:
+                    seen.add(k)
+                    place.setdefault(name, k)
+                    words, vectors = _load_of(nest, access)
+                    self.loads.append(_Load(k, words, vectors))
+            if whole and seen:
+                self.held.append(place[name])
+        self._live(nest, products, place)
+
+    def sizes(self, regions: Mapping[int, Mapping[str, int]]) -> list[int]:
+        """Elements of every part in a block, as compilers of tiles round them up."""
+        found: list[int] = []
+        for part in self.parts:
+            region = regions[part.position]
+            elements = part.elements(region)
+            if not self.products and part.looped and elements < LOOP_LANES:
+                looped = prod([region[n] for n in part.looped])
+                elements = min(LOOP_LANES, elements // min(_LOOP_POINTS, looped) * looped)
+            found.append(1 << (elements - 1).bit_length())
+        return found
+
+    def _add(self, part: Part) -> int:
+        for k, known in enumerate(self.parts):
+            if known is part:
+                return k
+        self.parts.append(part)
+        return len(self.parts) - 1
+
+    def _live(self, nest: Nest, products: Set[int], place: dict[str, int]) -> None:
+        last = {read.tensor: i for i, op in nest.ops.items() for read in op.reads}
+        live: dict[str, int] = {}
+        found: list[Counter[int]] = []
+        for i, op in nest.ops.items():
+            for read in op.reads:
+                if not (i in products and _is_operand(nest, i, read)):
+                    live.setdefault(read.tensor, place[read.tensor])
+            live.update((write.tensor, place[write.tensor]) for write in op.writes)
+            now = Counter(live.values())
+            if not any(now <= other for other in found):
+                found = [other for other in found if not other <= now] + [now]
+            live = {name: k for name, k in live.items() if last.get(name, -1) > i}
+        self.together = tuple(tuple(sorted(each.elements())) for each in found)
+
+
+class _Taps:
+    """What a reduction reads tap by tap: compilers unroll the taps and load them all at once."""
+
+    def __init__(self, part: Part, op: Op, access: Access) -> None:
+        self.position = part.position
+        self.looped: tuple[str, ...] = ()
+        self._kept = tuple(name for name in access.axes if name not in op.reduces)
+        self._taps = prod(op.sizes[name] for name in access.axes if name in op.reduces)
+
+    def elements(self, region: Mapping[str, int]) -> int:
+        """Elements of it in a block."""
+        return prod([region[name] for name in self._kept]) * self._taps
+
+
+_NONE: frozenset[str] = frozenset()
+_LOOP_POINTS = 64
+"""What `Part.elements` counts of in-block loops, `footprint.LOOP_POINTS`."""
+
+
+def _walks_taps(nest: Nest, position: int) -> bool:
+    op = nest.ops[position]
+    if op.combine is None or op.is_contraction or op.scans:
+        return False
+    if prod(op.sizes[name] for name in op.reduces) > TAPS:
+        return False
+    for access in op.reads:
+        if access.index and access.tensor in nest.external:
+            terms = access.index[-1].terms
+            if len(terms) == 1 and terms[0][0] in op.reduces:
+                return False
+    return True
+
+
+def _bits(nest: Nest, tensor: str) -> int:
+    return DTYPE_BITS[nest.graph.tensors[tensor].dtype]
+
+
+def _dtype(nest: Nest, tensor: str) -> str:
+    return nest.graph.tensors[tensor].dtype
+
+
+def _is_operand(nest: Nest, position: int, access: Access) -> bool:
+    """Whether a product loads the tensor step by step."""
+    return access.tensor in nest.external and access in nest.ops[position].reads[:2]
+
+
+def _load_of(nest: Nest, access: Access) -> tuple[float, float]:
+    """(words, vectors) of an element: neighbours in memory share a load, others have their own."""
+    bits = _bits(nest, access.tensor)
+    if not access.index or (access.index[-1].axis is not None and access.fill is None):
+        return bits / 32, bits / VECTOR_BITS
+    return max(1.0, bits / 32), 1.0
+
+
+def _operand(nest: Nest, position: int, access: Access, side: Part, *, is_nested: bool) -> _Operand:
+    op = nest.ops[position]
+    depth = prod(op.sizes[name] for name in op.reduces)
+    step = STEP_BITS // _bits(nest, access.tensor)
+    if is_nested and depth <= WHOLE_DEPTH:
+        step = depth
+    words, vectors = _load_of(nest, access)
+    if access.index[-1].axis in op.reduces and len(op.reduces) > 1:  # flattened: short runs
+        words, vectors = max(1.0, words), 1.0
+    return _Operand(side, max(SIDE, min(depth, step)), words, vectors)
+
+
+def _side(part: Part, regions: Mapping[int, Mapping[str, int]]) -> int:
+    return max(SIDE, 1 << (part.elements(regions[part.position]) - 1).bit_length())
+
+
+def _is_special(op: Op) -> bool:
+    """Whether a point takes a special function."""
+    return op.body is not None and any(
+        isinstance(each, Call) and FUNCTIONS[each.function].special for each in walk(op.body)
+    )
+
+
+def product_unit(arch: str, dtype: str, rows: int, columns: int, warps: int) -> str:
+    """What multiplies a tile: `wgmma` and `tcgen05` where Triton uses them, `mma` otherwise.
+
+    fp32 operands are multiplied on the lanes on NVIDIA (`fma`), on matrix cores on AMD.
+    """
+    if arch.startswith("gfx"):
+        return "mfma"
+    if dtype in ("fp32", "fp64"):
+        return "fma"
+    if arch.startswith("sm_90") and rows >= 64 and warps >= 4:
+        return "wgmma"
+    if arch.startswith("sm_10") and rows >= 64 and columns >= SIDE and warps <= 8:
+        return "tcgen05"
+    return "mma"
+
+
+def fitted_arch(arch: str) -> str:
+    """The architecture of the sweep that is nearest: the newest one that is not newer."""
+    if arch.startswith("gfx"):
+        return "gfx942"
+    number = int("".join(c for c in arch if c.isdigit()) or 80)
+    return f"sm_{max([n for n in (80, 90, 100, 120) if n <= number], default=80)}"
+
+
+@cache
+def _fits(arch: str) -> dict[str, tuple[float, ...]]:
+    """Unit → what a register of each of `AMOUNTS` costs."""
+    table: dict[str, dict[str, float]] = json.loads(FIT.read_text())["fits"][arch]
+    return {unit: tuple(fit.get(name, 0.0) for name in AMOUNTS) for unit, fit in table.items()}
