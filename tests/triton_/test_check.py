@@ -6,7 +6,7 @@ import pytest
 from planned import ATTENTION, CHAIN, CONV, LAYER_NORM, RMS_NORM_GEMM, SOFTMAX, planned
 
 from fuseledger.triton import check, emit
-from fuseledger.triton.check import Checked, check_kernels
+from fuseledger.triton.check import Checked, check_graphs, check_kernels
 from fuseledger.triton.shrink import shrink
 
 pytestmark = pytest.mark.torch
@@ -17,36 +17,63 @@ def _checked(source: str, dtype: str = "fp16") -> list[Checked]:
     return check_kernels(plan.graph, [(k.name, k.kernel) for k in plan.kernels])
 
 
-@pytest.mark.parametrize(
-    "source", [CHAIN, SOFTMAX, LAYER_NORM, RMS_NORM_GEMM, ATTENTION, CONV], ids=lambda s: s[:12]
-)
-def test_planned_kernels_compute_what_the_graph_means(source: str) -> None:
-    """Interpreted on small shapes, every kernel is within its rounding bound of float64."""
-    assert [each.outcome for each in _checked(source)] == ["pass"] * len(_planned_count(source))
+def _all_checked(sources: list[str], dtype: str) -> dict[str, list[Checked]]:
+    """Every kernel of every source, in one interpreter."""
+    plans = [planned(source, dtype=dtype) for source in sources]
+    pairs = [(plan.graph, [(k.name, k.kernel) for k in plan.kernels]) for plan in plans]
+    return dict(zip(sources, check_graphs(pairs), strict=True))
 
 
-def _planned_count(source: str) -> range:
-    return range(len(planned(source).kernels))
+PLANS = [CHAIN, SOFTMAX, LAYER_NORM, RMS_NORM_GEMM, ATTENTION, CONV]
+STRUCTURES = [
+    "x[64,100] * y[100] + z[64,1] | tanh",
+    "max(x[300,70], axis=0)",
+    "argmax(x[40,300])",
+    "std(x[33,700], axis=0)",
+    "max_pool(x[4,8,30,30], 3, stride=2, padding=1)",
+    "conv(x[4,32,20,20],w[32,1,3,3],padding=1,groups=32) | silu",
+    "conv_transpose(x[4,16,9,9],w[16,24,3,3],stride=2,padding=1,output_padding=1)",
+    "rope(x[2,4,64,32])",
+    "gelu(x[512,256] @ w[256,128]) @ v[128,64]",
+    "gemm(128,128,32768)",
+    "sum(x[64,4096] @ w[4096,128], axis=0)",
+    "max_pool(x[64,256] @ w[256,128] | reshape(1,64,128), 2, stride=2)",
+    "dropout(x[100,40])",
+    "embedding(i[100], w[1000,64])",
+]
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "x[64,100] * y[100] + z[64,1] | tanh",
-        "max(x[300,70], axis=0)",
-        "argmax(x[40,300])",
-        "std(x[33,700], axis=0)",
-        "max_pool(x[4,8,30,30], 3, stride=2, padding=1)",
-        "conv(x[4,32,20,20],w[32,1,3,3],padding=1,groups=32) | silu",
-        "conv_transpose(x[4,16,9,9],w[16,24,3,3],stride=2,padding=1,output_padding=1)",
-        "rope(x[2,4,64,32])",
-        "gelu(x[512,256] @ w[256,128]) @ v[128,64]",
-    ],
-)
-def test_more_structures_compute_what_they_mean(source: str) -> None:
-    """Broadcasts, columns, positions, windows, phases, halves, chained products: all agree."""
-    found = _checked(source, "fp32")
-    assert {each.outcome for each in found} == {"pass"}, found
+def test_planned_kernels_compute_what_the_graph_means() -> None:
+    """Interpreted on small shapes, every kernel of six plans is within its rounding bound of
+    float64, and loads and stores the bytes that the traffic account says."""
+    for source, found in _all_checked(PLANS, "fp16").items():
+        assert {each.outcome for each in found} == {"pass"}, (source, found)
+        assert all(each.traffic is not None and each.traffic.is_equal for each in found), source
+
+
+def test_more_structures_compute_what_they_mean() -> None:
+    """Broadcasts, columns, positions, windows, phases, halves, chained products, parts folded and
+    combined, pools of products, random numbers, lookups: all agree, bytes included."""
+    for source, found in _all_checked(STRUCTURES, "fp32").items():
+        assert {each.outcome for each in found} == {"pass"}, (source, found)
+        assert all(each.traffic is not None and each.traffic.is_equal for each in found), source
+
+
+def test_bytes_that_the_account_leaves_out_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel that walks its input once more than planned differs by that tensor's bytes."""
+    honest = emit.module_source
+
+    def broken(kernels: list[emit.EmittedKernel], summary: str) -> str:
+        text = honest(kernels, summary)
+        again = "    for again in range(1):\n        unused = tl.load(x_ptr + tl.arange(0, 16))\n"
+        return text.replace("    tl.store(", f"{again}    tl.store(")
+
+    monkeypatch.setattr(check, "module_source", broken)
+    (found,) = _checked("softmax(x[64,100])")
+    assert found.outcome == "pass"
+    assert found.traffic is not None
+    assert not found.traffic.is_equal
+    assert "of x, account" in found.traffic.differences[0]
 
 
 def test_a_wrong_kernel_fails(monkeypatch: pytest.MonkeyPatch) -> None:

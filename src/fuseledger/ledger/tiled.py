@@ -7,7 +7,7 @@ nothing: that is L2's business. Edges count as they are, so that the sum is exac
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations, product
@@ -17,6 +17,9 @@ from fuseledger.graph.axis import Index
 from fuseledger.graph.op import Access
 from fuseledger.graph.tensor import dtype_bytes
 from fuseledger.ledger.nest import Nest
+
+Points = frozenset[int] | range
+"""Coordinates along one axis or dimension."""
 
 POSITIONS_MAX = 1 << 14
 """Blocks along the axes of one tensor beyond which edges are no longer looked at one by one."""
@@ -61,7 +64,7 @@ class TiledLoads:
         self._loads = {name: self._prepared(name) for name in nest.external}
 
     def bytes_of(self, name: str, tiles: Mapping[str, int]) -> int:
-        """Bytes of an external tensor that all blocks load in one walk; `tiles` of all open axes."""
+        """Bytes of an external tensor that all blocks load in one walk of these tiles."""
         load = self._loads[name]
         elements = load.once
         for dims, axes in load.tiled:
@@ -155,23 +158,25 @@ class TiledLoads:
     ) -> tuple[tuple[tuple[int, int, int], ...], int, int, int] | None:
         """A single affine read along one dimension, in numbers: see `_window_sum`."""
         reads = self._nest.external[name]
-        if len(dims) > 1 or len({access.index[dims[0]] for _, access in reads}) > 1:
+        dim, *others = dims
+        if others or len({access.index[dim] for _, access in reads}) > 1:
             return None
-        index, sizes = reads[0][1].index[dims[0]], self._nest.sizes
+        index, sizes = reads[0][1].index[dim], self._nest.sizes
         if index.lookup is not None:
             return None
         if any((i, axis) in self._bounds for i, _ in reads for axis, _ in index.terms):
             return None
         terms = tuple((step, sizes[n], tiles.get(n, sizes[n])) for n, step in index.terms)
-        size = self._nest.graph.tensors[name].axes[dims[0]].size
+        size = self._nest.graph.tensors[name].axes[dim].size
         return terms, index.offset, index.divisor, size
 
     def _plain(self, name: str, dims: tuple[int, ...]) -> str | None:
         """The axis that all reads walk along the only dimension, if it is tiled as it is."""
-        if len(dims) > 1:
+        dim, *others = dims
+        if others:
             return None
         reads = self._nest.external[name]
-        axes = {access.index[dims[0]].axis for _, access in reads}
+        axes = {access.index[dim].axis for _, access in reads}
         (axis,) = axes if len(axes) == 1 else (None,)
         bounded = axis is None or any((i, axis) in self._bounds for i, _ in reads)
         return None if bounded else axis
@@ -180,10 +185,10 @@ class TiledLoads:
         self, name: str, dims: tuple[int, ...], where: Mapping[str, int], tiles: Mapping[str, int]
     ) -> int:
         """Elements along `dims` that one block loads: the union over the tensor's reads."""
-        boxes: list[tuple[frozenset[int] | range, ...]] = []
+        boxes: list[tuple[Points, ...]] = []
         tensor = self._nest.graph.tensors[name]
         for i, access in self._nest.external[name]:
-            box: list[frozenset[int] | range] = []
+            box: list[Points] = []
             for dim in dims:
                 size, index = tensor.axes[dim].size, access.index[dim]
                 if index.lookup is not None:
@@ -198,7 +203,7 @@ class TiledLoads:
 
     def _walked(
         self, i: int, axis: str, where: Mapping[str, int], tiles: Mapping[str, int]
-    ) -> frozenset[int] | range:
+    ) -> Points:
         """Where op `i` is along an axis in one block."""
         reads = self._bounds.get((i, axis))
         size = self._nest.sizes[axis]
@@ -207,7 +212,7 @@ class TiledLoads:
                 return range(size)
             tile = tiles[axis]
             return range(where[axis] * tile, min(size, (where[axis] + 1) * tile))
-        found: frozenset[int] | range = range(0)
+        found: Points = range(0)
         for consumer, index, _ in reads:
             more = self._coordinates(consumer, index, size, where, tiles)
             found = more if not found or found == more else frozenset(found) | frozenset(more)
@@ -215,7 +220,7 @@ class TiledLoads:
 
     def _coordinates(
         self, i: int, index: Index, size: int, where: Mapping[str, int], tiles: Mapping[str, int]
-    ) -> frozenset[int] | range:
+    ) -> Points:
         """Coordinates inside `[0, size)` that an index of op `i` takes in one block."""
         walked = [(self._walked(i, axis, where, tiles), stride) for axis, stride in index.terms]
         return coordinates(walked, index.offset, index.divisor, size)
@@ -244,18 +249,17 @@ def _window_sum(
 
 
 def coordinates(
-    terms: list[tuple[frozenset[int] | range, int]], offset: int, divisor: int, size: int
-) -> frozenset[int] | range:
+    terms: Sequence[tuple[Points, int]], offset: int, divisor: int, size: int
+) -> Points:
     """Values of (Σ stride·point + offset) / divisor that are whole and inside `[0, size)`."""
     if any(not points for points, _ in terms):
         return range(0)
     low = high = offset
     filled = 0  # all steps below it are taken
     for points, stride in sorted(terms, key=lambda term: abs(term[1])):
-        is_run = isinstance(points, range) and points.step == 1
-        if not is_run or (len(points) > 1 and abs(stride) > filled + 1):
+        if not isinstance(points, range) or (len(points) > 1 and abs(stride) > filled + 1):
             break
-        ends = (stride * points[0], stride * points[-1])  # type: ignore[index]
+        ends = (stride * points[0], stride * points[-1])
         low, high = low + min(ends), high + max(ends)
         filled += abs(stride) * (len(points) - 1)
     else:
@@ -266,7 +270,7 @@ def coordinates(
     return frozenset(v // divisor for v in sums if v % divisor == 0 and 0 <= v // divisor < size)
 
 
-def _union(boxes: list[tuple[frozenset[int] | range, ...]]) -> int:
+def _union(boxes: list[tuple[Points, ...]]) -> int:
     """Elements of a union of boxes, by inclusion and exclusion."""
     if len(boxes) == 1:
         return prod(map(len, boxes[0]))

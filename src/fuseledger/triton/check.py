@@ -26,7 +26,9 @@ from fuseledger.graph.tensor import Tensor, is_float
 from fuseledger.ledger.kernel import Kernel
 from fuseledger.ledger.nest import analyse
 from fuseledger.triton.check_parts import merge, random_parts, small_partial
+from fuseledger.triton.check_random import drawn, is_normal
 from fuseledger.triton.emit import EmitOptions, emit_combine, emit_kernel, module_source
+from fuseledger.triton.interpret import TOO_LONG
 from fuseledger.triton.partials import Partial, buffer_of, folded_tensors, partials_of
 from fuseledger.triton.shrink import shrink
 from fuseledger.triton.traffic import Bytes, Traffic, compared, tiled_traffic
@@ -40,7 +42,8 @@ UNIT_ROUNDOFF: dict[str, float] = {
 """Half a unit in the last place, relative."""
 SMALL = EmitOptions(loop_points=16, step_bytes=16)
 TIMEOUT_S = 120.0
-TOO_LONG = "the interpreter gave no result in"
+LARGEST_INTEGER = 100
+"""Random integers that nothing is looked up by are smaller."""
 SAFETY = 8.0
 """Roundings of one value on its way through a kernel, beside those of its sums."""
 
@@ -74,21 +77,41 @@ def check_kernels(
     timeout_s: float = TIMEOUT_S,
 ) -> list[Checked]:  # fmt: skip
     """Check kernels of a graph, in order; a crash of the interpreter fails one kernel."""
+    return check_graphs([(graph, kernels)], seed=seed, timeout_s=timeout_s)[0]
+
+
+def check_graphs(
+    plans: Sequence[tuple[Graph, Sequence[tuple[str, Kernel]]]], *, seed: int = 0,
+    timeout_s: float = TIMEOUT_S,
+) -> list[list[Checked]]:  # fmt: skip
+    """Check the kernels of several graphs in one interpreter."""
     _need_torch()
-    found: list[Checked | _Job] = []
     with tempfile.TemporaryDirectory(prefix="fuseledger-check-") as place:
-        folded = folded_tensors(graph, [kernel for _, kernel in kernels])
-        for number, (name, kernel) in enumerate(kernels):
-            folder = Path(place) / str(number)
-            try:
-                found.append(_prepare(graph, kernel, name, folder, seed, folded))
-            except CannotEmit as error:
-                found.append(Checked(name=name, outcome="cannot emit", reason=str(error)))
-            except _NotChecked as error:
-                found.append(Checked(name=name, outcome="not checked", reason=str(error)))
-        jobs = [each for each in found if isinstance(each, _Job)]
+        found: list[list[Checked | _Job]] = []
+        for position, (graph, kernels) in enumerate(plans):
+            folded = folded_tensors(graph, [kernel for _, kernel in kernels])
+            stems = [Path(place) / f"{position}-{number}" for number in range(len(kernels))]
+            found.append(
+                [
+                    _prepared(graph, kernel, name, stem, seed, folded)
+                    for (name, kernel), stem in zip(kernels, stems, strict=True)
+                ]
+            )
+        jobs = [each for row in found for each in row if isinstance(each, _Job)]
         _interpret([job.folder for job in jobs], timeout_s)
-        return [_judge(each) if isinstance(each, _Job) else each for each in found]
+        return [[_judge(each) if isinstance(each, _Job) else each for each in row] for row in found]
+
+
+def _prepared(
+    graph: Graph, kernel: Kernel, name: str, folder: Path, seed: int,
+    folded: Mapping[str, Partial],
+) -> Checked | _Job:  # fmt: skip
+    try:
+        return _prepare(graph, kernel, name, folder, seed, folded)
+    except CannotEmit as error:
+        return Checked(name=name, outcome="cannot emit", reason=str(error))
+    except _NotChecked as error:
+        return Checked(name=name, outcome="not checked", reason=str(error))
 
 
 class _NotChecked(Exception):
@@ -132,7 +155,10 @@ def _prepare(
     if partials_of(small, schedule):
         combine = f"{emitted.name}_combine"
         launches.append(emit_combine(small, schedule, name=combine, options=SMALL))
-    values = evaluate(small, inputs, keep=True)
+    if is_normal(small):
+        raise _NotChecked("normal random numbers have no reference")
+    reference, numbers = drawn(small, seed=0)
+    values = evaluate(reference, inputs | numbers, keep=True)
     outputs = tuple(analyse(small, schedule.ops).outputs)
     expected = {t: values[t] for t in outputs}
     for tensor, array in expected.items():
@@ -197,6 +223,8 @@ def _random(graph: Graph, tensor: Tensor, rng: Any) -> Any:
         top = _lookup_limit(graph, tensor)
         if tensor.dtype == "bool":
             return rng.integers(0, 2, shape).astype(bool)
+        if tensor.elements <= top < LARGEST_INTEGER:  # rows that are looked up, each once
+            return rng.permutation(top)[: tensor.elements].reshape(shape).astype(np.int64)
         return rng.integers(0, top, shape).astype(np.int64)
     small = tensor.role in ("weight", "constant") and len(tensor.axes) <= 1
     values: Any = rng.uniform(0.5, 1.5, shape) if small else rng.standard_normal(shape)
@@ -214,7 +242,7 @@ def rounded(values: Any, dtype: str) -> Any:
 
 def _lookup_limit(graph: Graph, tensor: Tensor) -> int:
     """Values that stay inside whatever the tensor is looked up in."""
-    limit = 100
+    limit = LARGEST_INTEGER
     for op in graph.ops:
         for access in op.reads:
             for index, axis in zip(access.index, graph.tensors[access.tensor].axes, strict=True):
@@ -282,9 +310,10 @@ def _interpret(folders: list[Path], timeout_s: float) -> None:
     """Run the folders in one process; after a crash or a hang, the rest in another."""
     pending = folders
     while pending:
-        limit = timeout_s * (1 + len(pending) / 4)
+        limit = timeout_s * (1 + len(pending))
         environment = {**os.environ, "TRITON_INTERPRET": "1"}
-        command = [sys.executable, "-m", "fuseledger.triton.interpret", *map(str, pending)]
+        arguments = [f"{timeout_s}", *map(str, pending)]
+        command = [sys.executable, "-m", "fuseledger.triton.interpret", *arguments]
         try:
             done = subprocess.run(
                 command, env=environment, capture_output=True, text=True, timeout=limit, check=False

@@ -10,7 +10,8 @@ from __future__ import annotations
 import ast
 import sys
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -34,8 +35,9 @@ class Counter:
     def __post_init__(self) -> None:
         self._walks = walks_of(self.path.read_text())
 
-    def install(self) -> None:
-        """Have the interpreter report its loads, its stores and its blocks."""
+    @contextmanager
+    def counting(self) -> Generator[None]:
+        """Have the interpreter report its loads, its stores and its blocks meanwhile."""
         builder: Any = import_module("triton.runtime.interpreter").InterpreterBuilder
         load, store, block = (
             builder.create_masked_load, builder.create_masked_store, builder.set_grid_idx,
@@ -56,6 +58,12 @@ class Counter:
         builder.create_masked_load = create_masked_load
         builder.create_masked_store = create_masked_store
         builder.set_grid_idx = set_grid_idx
+        try:
+            yield
+        finally:
+            builder.create_masked_load = load
+            builder.create_masked_store = store
+            builder.set_grid_idx = block
 
     def _add(self, what: str, addresses: Any, mask: Any) -> None:
         flat = addresses.reshape(-1)[mask.reshape(-1).astype(bool)]

@@ -27,7 +27,16 @@ from fuseledger.triton.emit_reduce import reduce_op
 from fuseledger.triton.functions import helpers_used
 from fuseledger.triton.lanes import MATRIX_LEAST, Group, Layout, lay_out
 from fuseledger.triton.partials import Partial, buffer_of, partials_of
-from fuseledger.triton.scope import POINTER_TYPES, Names, Range, Scope, Variable, identifier
+from fuseledger.triton.scope import (
+    BUILTINS,
+    POINTER_TYPES,
+    RESERVED,
+    Names,
+    Range,
+    Scope,
+    Variable,
+    identifier,
+)
 from fuseledger.triton.walk import walking
 
 WIDE = 2**31
@@ -107,6 +116,7 @@ def emit_kernel(
             piece.outputs = [t for t in nest.outputs if graph.producer[t] in part]
         writer = _writer(piece, kernel, names, sizes, pointers, options)
         writer.partials, writer.folded = partials, arriving
+        writer.is_alone = len(parts) == 1
         bodies.append(_part(writer))
     blocks = sum(count for _, _, count in bodies)
     name = name or kernel_name(graph, kernel)
@@ -115,10 +125,8 @@ def emit_kernel(
     constants: dict[str, int | str] = {**sizes}
     if "PRECISION" in text:
         constants["PRECISION"] = "tf32" if options.tf32 else "ieee"
-    signature = {
-        pointers[t]: "*fp32" if stored[t] in buffers else f"*{POINTER_TYPES[graph.tensors[t].dtype]}"
-        for t in pointers
-    }
+    dtypes = {t: "fp32" if stored[t] in buffers else graph.tensors[t].dtype for t in pointers}
+    signature = {pointers[t]: f"*{POINTER_TYPES[dtype]}" for t, dtype in dtypes.items()}
     source = _function(name, header, [pointers[t] for t in pointers], list(constants), text)
     return EmittedKernel(
         name=name,
@@ -204,6 +212,8 @@ def kernel_name(graph: Graph, kernel: Kernel) -> str:
         if not words or words[-1] != word:
             words.append(word)
     name = "_".join(words)
+    if name in RESERVED | BUILTINS:
+        name = f"{name}_kernel"
     return name if len(name) <= NAME_LONGEST else f"{name[:NAME_LONGEST].rstrip('_')}_etc"
 
 
@@ -296,6 +306,10 @@ def _grid(w: Writer) -> None:
     counted = [name for name, tile in layout.tiles.items() if tile < sizes[name]]
     grouped = {n: g for g in (layout.rows, layout.columns) if g is not None for n in g.axes}
     left = len(counted)
+    program = "tl.program_id(0)" if w.is_alone else "pid"
+    if w.is_alone and left > 1:
+        w.line(f"pid = {program}")
+        program = "pid"
     starts: dict[str, str] = {}
     for name in reversed(counted):
         left -= 1
@@ -309,7 +323,7 @@ def _grid(w: Writer) -> None:
             w.line(f"{position} = pid % {count}")
             w.line(f"pid = pid // {count}")
         else:
-            w.line(f"{position} = pid")
+            w.line(f"{position} = {program}")
         if is_range:
             _range(w, name, position, tile, block)
         elif name in grouped:
@@ -423,11 +437,9 @@ def _store(w: Writer, i: int, frame: dict[str, int]) -> None:
 def _assemble(bodies: list[tuple[Scope, Layout, int]]) -> list[str]:
     """The parts of a kernel, side by side in ranges of the grid where there are several."""
     lines: list[str] = []
-    needs_pid = any(count > 1 for _, _, count in bodies)
-    if needs_pid:
-        lines.append("    pid = tl.program_id(0)")
     if len(bodies) == 1:
-        return lines + list(bodies[0][0].render())
+        return list(bodies[0][0].render())
+    lines.append("    pid = tl.program_id(0)")
     first = 0
     for number, (body, _, count) in enumerate(bodies):
         last = number == len(bodies) - 1

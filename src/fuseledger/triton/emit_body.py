@@ -7,6 +7,7 @@ tensor lies outside the kernel, the op's own body where it is pointwise, and a r
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -18,7 +19,14 @@ from fuseledger.graph.scalar import Call, Const, Coord, Expr, Read
 from fuseledger.graph.tensor import Tensor, is_float
 from fuseledger.ledger.nest import Nest
 from fuseledger.triton.emit_fold import fold
-from fuseledger.triton.functions import CONDITIONS, DEFAULTS, TAKES_CONDITIONS, TEMPLATES, power
+from fuseledger.triton.functions import (
+    BITWISE,
+    CONDITIONS,
+    DEFAULTS,
+    TAKES_CONDITIONS,
+    TEMPLATES,
+    power,
+)
 from fuseledger.triton.lanes import Group, Layout
 from fuseledger.triton.partials import Partial
 from fuseledger.triton.scope import (
@@ -39,6 +47,13 @@ Coords = Mapping[str, Index]
 """Axis of an op → where it is, over the variables in sight."""
 
 INTEGER_SAFE = frozenset({"add", "sub", "mul", "neg", "max", "min", "abs", "square", "identity"})
+RANDOM: dict[str, str] = {"uniform": "tl.rand", "normal": "tl.randn", "bernoulli": "tl.rand"}
+SEED = "SEED"
+"""The constant that random numbers are drawn from, with the number of their point."""
+PLACE = re.compile(r"(?<=\w\(|, )\{(\d)\}(?=[,)])")
+"""An argument of a call in a template."""
+SHORT, LONG = 12, 70
+"""Characters from which an argument gets a name: where a template repeats it, and in any case."""
 COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 
 
@@ -86,6 +101,8 @@ class Writer:
     """Ops whose results leave this kernel as parts."""
     folded: Mapping[str, Partial] = field(default_factory=dict[str, Partial])
     """External tensors that arrive as parts."""
+    is_alone: bool = True
+    """Whether the whole grid is this part's."""
     pending: dict[int, None] = field(default_factory=dict[int, None])
     """Ops whose results are still to be stored."""
 
@@ -316,7 +333,8 @@ class Writer:
         )
         if raw or kind != "float" or tensor.dtype == "fp32":
             return loaded
-        return replace(loaded, text=f"{loaded.text}.to(tl.float32)")
+        cast = f"{loaded.text}.to(tl.float32)"
+        return self.known(cast) or replace(loaded, text=cast)
 
     def _tile_name(self, stem: str, axes: list[str]) -> str:
         """A value's name with the axes it has: `x_mk`."""
@@ -339,9 +357,10 @@ class Writer:
                     continue
                 step = stride * factor
                 words = str(step)
-                named = [a for a in inner if a.size > 1]
-                if factor == 1 and len(named) == 1 and named[0].name in self.nest.sizes:
-                    words = self.size_name(named[0].name)
+                named = [a.name for a in inner if a.size > 1]
+                if factor == 1 and named and self.nest.sizes.keys() >= set(named):
+                    words = " * ".join(self.size_name(name) for name in named)
+                    words = f"({words})" if len(named) > 1 else words
                 parts.append(variable.text if step == 1 else f"{variable.text} * {words}")
                 depth, places = max(depth, variable.depth), places | variable.places
         if constant or not parts:
@@ -363,12 +382,45 @@ class Writer:
         if op.scans:
             raise CannotEmit(f"{op.name} is a scan")
         if op.combine is not None:
-            if any(index.axis != name for name, index in coords.items()):
-                raise CannotEmit(
-                    f"{op.name} is reduced, and read at other coordinates than its own"
-                )
-            return self.result(i, tensor, frame)
+            return self._moved_result(i, tensor, coords, frame)
         return self.pointwise(i, coords, frame)
+
+    def _moved_result(self, i: int, tensor: str, coords: Coords, frame: Frame) -> Text:
+        """A reduction's result where its reader wants it: axes that the reader does not walk as
+        they are (a pool's windows) become vectors of its lanes."""
+        moved = {name: index for name, index in coords.items() if index.axis != name}
+        before = dict(self.variables)
+        try:
+            for name, index in moved.items():
+                self.variables[name] = self._moved_axis(self.nest.ops[i], name, index)
+            return self.result(i, tensor, frame)
+        finally:
+            for name in moved:
+                self.variables.pop(name, None)
+                if name in before:
+                    self.variables[name] = before[name]
+
+    def _moved_axis(self, op: Op, axis: str, index: Index) -> Variable:
+        terms = [(self.variables.get(name), name, stride) for name, stride in index.terms]
+        groups = {found.group for found, _, _ in terms if found is not None} - {None}
+        if len(groups) > 1 or any(found is not None and found.places for found, _, _ in terms):
+            raise CannotEmit(f"{op.name} is reduced, and read along {axis} by rows and columns")
+        parts = [
+            (found.name if found is not None else self.variable(name, {}).text)
+            + ("" if stride == 1 else f" * {stride}")
+            for found, name, stride in terms
+        ]
+        parts += [str(index.offset)] if index.offset or not parts else []
+        text = " + ".join(parts).replace("+ -", "- ")
+        low, high = index.bounds(self.nest.sizes.__getitem__)
+        size = self.nest.sizes[axis]
+        if low < 0 or high >= size:  # what lies outside is replaced by its reader
+            text = f"tl.minimum(tl.maximum({text}, 0), {self.size_name(axis)} - 1)"
+        walked = [found for found, _, _ in terms if found is not None]
+        depth = max((found.depth for found in walked), default=0)
+        bound = self.bind(axis.lower(), Text(f"({text})", depth, kind="int"))
+        conditions = tuple(dict.fromkeys(c for found in walked for c in found.conditions))
+        return Variable(bound.text, depth, next(iter(groups), None), conditions)
 
     def result(self, i: int, tensor: str, frame: Frame) -> Text:
         """The result of a reduction, computed where it is not known yet."""
@@ -419,29 +471,60 @@ class Writer:
 
     def _call(self, op: Op, expr: Call, coords: Coords, frame: Frame) -> Text:
         function, arguments = expr.function, expr.args
-        if function == "pow":
-            template, arguments = power(arguments[1]), arguments[:1]
+        if function in RANDOM:
+            return self._random(op, expr, coords, frame)
+        template = power(arguments[1]) if function == "pow" else None
+        if template is not None:
+            arguments = arguments[:1]
         else:
-            template = TEMPLATES.get(function) or CONDITIONS.get(function)
+            template = TEMPLATES.get(function) or CONDITIONS.get(function) or BITWISE.get(function)
         if template is None:
             raise CannotEmit(f"{op.name}: the function {function} has no Triton text")
         values = [self.expression(op, each, coords, frame) for each in arguments]
         depth = max((v.depth for v in values), default=0)
-        values = [self._hoisted(op, v, depth) for v in values]
+        values = [self.known(v.text) or self._hoisted(op, v, depth) for v in values]
         places = frozenset[int]().union(*(v.places for v in values))
         whole = function in INTEGER_SAFE | COMPARISONS and _integers(arguments, values)
         taken = TAKES_CONDITIONS.get(function, frozenset[int]())
         texts = [
-            v.condition if k in taken else _whole(a, v) if whole else v.number
+            v.condition
+            if k in taken
+            else v.whole
+            if function in BITWISE
+            else _whole(a, v)
+            if whole
+            else v.number
             for k, (a, v) in enumerate(zip(arguments, values, strict=True))
         ]
         if function == "div" and texts[1] == "1.0":
             return replace(values[0], text=texts[0])
         texts += DEFAULTS.get(function, ())[len(texts) - 1 :] if function in DEFAULTS else ()
-        if template.count("{0}") > 1 and len(texts[0]) > 12 and not texts[0].isidentifier():
-            texts[0] = self.bind(function_stem(op), replace(values[0], text=texts[0])).text
-        kind = "bool" if function in CONDITIONS else "int" if whole else "float"
-        return Text(template.format(*texts), depth, places, kind)
+        for k, text in enumerate(texts[: len(values)]):
+            repeated = template.count(f"{{{k}}}") > 1 and len(text) > SHORT
+            if (repeated or len(text) > LONG) and not text.isidentifier():
+                texts[k] = self.bind(function_stem(op), replace(values[k], text=text)).text
+        is_whole = whole or function in BITWISE
+        kind = "bool" if function in CONDITIONS else "int" if is_whole else "float"
+        return Text(_filled(template, texts), depth, places, kind)
+
+    def _random(self, op: Op, expr: Call, coords: Coords, frame: Frame) -> Text:
+        """A random number of this point: the same wherever, and however often, it is drawn."""
+        self.constants.setdefault(SEED, 0)
+        strides: dict[str, int] = {}
+        stride = 1
+        for axis in reversed(op.axes):
+            strides[axis.name] = stride
+            stride *= axis.size
+        at = Index(tuple(strides.items())).substitute(dict(coords))
+        point = self.coordinate(at, frame)
+        draw = f"{RANDOM[expr.function]}({SEED}, {point.text})"
+        if expr.function != "bernoulli":
+            return replace(point, text=draw, kind="float")
+        share = self.expression(op, expr.args[0], coords, frame)
+        return Text(
+            f"({draw} < {share.number})",
+            max(point.depth, share.depth), point.places | share.places, "bool",
+        )  # fmt: skip
 
     def _hoisted(self, op: Op, value: Text, depth: int) -> Text:
         """Work that an inner loop need not repeat, bound outside it."""
@@ -495,6 +578,11 @@ def identity(op: Op) -> dict[str, Index]:
 def function_stem(op: Op) -> str:
     """A name for part of an op's work."""
     return f"{op.function}_part"
+
+
+def _filled(template: str, texts: list[str]) -> str:
+    """The template over its arguments, without parentheses around an argument of a call."""
+    return PLACE.sub(lambda found: unwrapped(texts[int(found[1])]), template).format(*texts)
 
 
 def _is_literal(text: str) -> bool:

@@ -32,7 +32,7 @@ def fold(w: Writer, tensor: str, offset: Text, mask: Text | None) -> Text:
         found = _loop(w, partial, offset.text, masked, depth)
         w.scopes[depth].known[key] = found
     slot = [buffer_of(result) for result in partial.results].index(buffer_of(tensor))
-    places = offset.places | (mask.places if mask is not None else frozenset())
+    places = offset.places | (mask.places if mask is not None else frozenset[int]())
     return Text(found.text.split(",")[slot], depth, places)
 
 
@@ -72,9 +72,7 @@ def _present(w: Writer, result: str) -> str:
     return buffer if buffer in w.nest.external else result
 
 
-def _moments(
-    w: Writer, points: str, count: str, names: list[str], states: list[str]
-) -> list[str]:
+def _moments(w: Writer, points: str, count: str, names: list[str], states: list[str]) -> list[str]:
     """(mean, M2), merged as Chan et al. (1979)."""
     (mean, m2), (mean_part, m2_part) = names, states
     part_count, delta, share = (w.names.new(f"{mean}_{word}") for word in ("n", "delta", "share"))
@@ -95,6 +93,7 @@ def _max_sumexp(w: Writer, names: list[str], states: list[str]) -> list[str]:
     return [
         f"{new} = tl.maximum({top}, {top_part})",
         f"{shift} = rising({new})",
-        f"{total} = {total} * tl.exp({top} - {shift}) + {total_part} * tl.exp({top_part} - {shift})",
+        f"{total} = {total} * tl.exp({top} - {shift})",
+        f"{total} += {total_part} * tl.exp({top_part} - {shift})",
         f"{top} = {new}",
     ]

@@ -107,6 +107,7 @@ def _product_of(w: Writer, i: int, frame: Frame) -> _Product:
     sides = _sides(w, op, frame)
     assert sides is not None
     name = w.names.new(f"{op.name}_acc".lower())
+    w.line(f"# {op.title}: sum over {', '.join(n.lower() for n in op.sizes if n in op.reduces)}")
     shape = shape_of(w, {place: w.groups[group] for group, place in frame.items()})
     for group in frame:
         if w.groups[group].lanes < MATRIX_LEAST:
@@ -153,6 +154,8 @@ def rescale_online(w: Writer, i: int, made_by: tuple[int, int], frame: Frame) ->
     axes = tuple(name for name in op.sizes if name in op.reduces)
     rows: dict[str, int] = {name: place for name, place in frame.items() if place == 0}
     state = Statistic(statistic, made_by[0], rows, 1)
+    stem = statistic.label or statistic.name
+    w.line(f"# {stem} online: when its maximum rises, sums are rescaled")
     start(w, state)
     product = _product_of(w, i, frame)
     outer = w.depth
@@ -164,14 +167,15 @@ def rescale_online(w: Writer, i: int, made_by: tuple[int, int], frame: Frame) ->
         overrun = w.overrun(set(axes), inner)
         if overrun is not None:
             masked = f'tl.where({overrun.text}, {x.number}, float("-inf"))'
-            x = w.bind(f"{statistic.name}_in", Text(masked, w.depth, x.places))
+            stem = statistic.name.replace(".statistic", "")
+            x = w.bind(f"{stem}_in", Text(masked, w.depth, x.places))
         m = Merge(w, state, walk, inner)
         new = m.local("new_max", f"tl.maximum({m.old(0)}, {m.along('tl.max', x.number)})")
         shift = m.local("shift", f"rising({new})")
         rescale = m.local("rescale", f"tl.exp({m.old(0)} - {shift})")
         weight = w.bind(
             apply.writes[0].tensor.lower(),
-            Text(f"tl.exp(({x.number} - {shift}))", w.depth, x.places),
+            Text(f"tl.exp({x.number} - {shift})", w.depth, x.places),
         )
         m.set(1, f"{m.old(1)} * {rescale} + {m.along('tl.sum', weight.text)}")
         known = w.scopes[-1].known

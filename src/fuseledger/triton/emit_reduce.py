@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from fuseledger.errors import CannotEmit
-from fuseledger.graph.op import Op
+from fuseledger.graph.op import COMBINES, Op
 from fuseledger.triton.emit_body import Frame, Writer
 from fuseledger.triton.emit_product import contract, is_matrix, online_statistic, rescale_online
 from fuseledger.triton.emit_statistic import Statistic, start, step
@@ -69,6 +69,9 @@ def _statistics(w: Writer, i: int, frame: Frame) -> None:
     )
     states = [Statistic(w.nest.ops[j], j, frame, None if scalar else place) for j in together]
     outer = w.depth
+    for state in states:
+        results = " and ".join(COMBINES[state.op.combine or "sum"].results)
+        w.line(f"# {state.op.title}: {results} over {', '.join(axis.lower() for axis in axes)}")
     if _will_loop(w, axes, block, scalar=scalar):
         for state in states:
             start(w, state)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from fuseledger.graph.op import Op
+from fuseledger.graph.op import COMBINES, Op
 from fuseledger.triton.emit_body import Frame, Writer
 from fuseledger.triton.walk import Walk, shape_of
 
@@ -50,7 +50,7 @@ def start(w: Writer, state: Statistic) -> None:
     combine = state.op.combine or "sum"
     shape = shape_of(w, {place: w.groups[name] for name, place in state.frame.items()})
     first = list(INITIAL[combine])
-    words = [write.tensor for write in state.op.writes]
+    words = result_words(state.op)
     if combine in ("argmax", "argmin"):
         first.append(NEUTRAL[combine])
         words.append(f"{words[0]}_best")
@@ -89,8 +89,22 @@ def step(w: Writer, state: Statistic, walk: Walk, frame: Frame) -> None:
                 text=f"tl.where({overrun.text}, {x.text}, {NEUTRAL[combine]})",
                 places=x.places | overrun.places,
             )
-    x = w.bind(f"{op.name}_in", replace(x, depth=w.depth)) if not x.text.isidentifier() else x
+    if not x.text.isidentifier():
+        source = x.text.removesuffix(".to(tl.float32)")
+        stem = f"{source}_fp32" if source.isidentifier() else f"{op.name}_in"
+        x = w.bind(stem.replace(".statistic", ""), replace(x, depth=w.depth))
     _MERGES[combine](Merge(w, state, walk, frame), x.text)
+
+
+def result_words(op: Op) -> list[str]:
+    """Names for the results of a reduction: `softmax_max` for the first of `softmax.statistic`."""
+    words: list[str] = []
+    for k, write in enumerate(op.writes):
+        stem = op.name.removesuffix(".statistic")
+        results = COMBINES[op.combine or "sum"].results
+        is_statistic = stem != op.name and k < len(results)
+        words.append(f"{stem}_{results[k]}" if is_statistic else write.tensor)
+    return words
 
 
 @dataclass(slots=True)
@@ -113,7 +127,7 @@ class Merge:
     def set(self, k: int, text: str) -> str:
         """Assign result `k`."""
         if k == len(self.state.names):
-            words = [write.tensor for write in self.state.op.writes]
+            words = result_words(self.state.op)
             word = words[k] if k < len(words) else f"{words[0]}_{k}"
             self.state.names.append(self.w.names.new(word.lower()))
         self.w.line(f"{self.state.names[k]} = {text}")
@@ -121,7 +135,8 @@ class Merge:
 
     def local(self, word: str, text: str) -> str:
         """Assign an intermediate."""
-        name = self.w.names.new(f"{self.state.op.name}_{word}".lower())
+        stem = self.state.op.name.removesuffix(".statistic")
+        name = self.w.names.new(f"{stem}_{word}".lower())
         self.w.line(f"{name} = {text}")
         return name
 

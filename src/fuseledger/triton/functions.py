@@ -6,7 +6,6 @@ entries of `CONDITIONS` give a truth value, which becomes 0 or 1 wherever a numb
 
 from __future__ import annotations
 
-from fuseledger.errors import CannotEmit
 from fuseledger.graph.scalar import Const, Expr
 
 # fmt: off
@@ -14,6 +13,8 @@ TEMPLATES: dict[str, str] = {
     "identity": "{0}",
     "cast_int": "truncate({0})",
     "cast_fp16": "({0}).to(tl.float16).to(tl.float32)",
+    "cast_fp8_e4m3": "tl.clamp({0}, -448.0, 448.0).to(tl.float8e4nv).to(tl.float32)",
+    "cast_fp8_e5m2": "tl.clamp({0}, -57344.0, 57344.0).to(tl.float8e5).to(tl.float32)",
     "add": "({0} + {1})",
     "sub": "({0} - {1})",
     "mul": "({0} * {1})",
@@ -23,6 +24,8 @@ TEMPLATES: dict[str, str] = {
     "abs": "tl.abs({0})",
     "sign": "tl.where({0} > 0, 1.0, tl.where({0} < 0, -1.0, {0}))",
     "square": "({0} * {0})",
+    "pow": "power({0}, {1})",
+    "xlogy": "tl.where({0} == 0.0, 0.0, {0} * tl.log(tl.where({0} == 0.0, 1.0, {1})))",
     "mod": "({0} - tl.floor({0} / {1}) * {1})",
     "fmod": "({0} - truncate({0} / {1}) * {1})",
     "floor_div": "tl.floor({0} / {1})",
@@ -48,6 +51,15 @@ TEMPLATES: dict[str, str] = {
     "tan": "(tl.sin({0}) / tl.cos({0}))",
     "sinh": "(0.5 * (expm1({0}) - expm1(-{0})))",
     "cosh": "(0.5 * (tl.exp({0}) + tl.exp(-{0})))",
+    "asin": "atan2({0}, tl.sqrt((1.0 - {0}) * (1.0 + {0})))",
+    "acos": "atan2(tl.sqrt((1.0 - {0}) * (1.0 + {0})), {0})",
+    "atan": "atan({0})",
+    "atan2": "atan2({0}, {1})",
+    "asinh": "asinh({0})",
+    "acosh": "acosh({0})",
+    "atanh": "(0.5 * (log1p({0}) - log1p(-{0})))",
+    "shift_left": "({0} * tl.exp2({1}))",
+    "shift_right": "tl.floor({0} / tl.exp2({1}))",
     "tanh": "tanh({0})",
     "erf": "tl.erf({0})",
     "relu": "relu({0})",
@@ -71,6 +83,13 @@ TEMPLATES: dict[str, str] = {
              "propagate_nan=tl.PropagateNan.ALL)",
     "where": "tl.where({0}, {1}, {2})",
 }
+BITWISE: dict[str, str] = {
+    "bitwise_and": "({0} & {1})",
+    "bitwise_or": "({0} | {1})",
+    "bitwise_xor": "({0} ^ {1})",
+    "bitwise_not": "(~{0})",
+}
+"""Functions of whole numbers, whose arguments stay so."""
 CONDITIONS: dict[str, str] = {
     "cast_bool": "({0} != 0)",
     "eq": "({0} == {1})",
@@ -130,13 +149,60 @@ def softplus(x, beta):
     "log1p": """
 @triton.jit
 def log1p(x):
-    return tl.where(tl.abs(x) < 1e-3, x - 0.5 * x * x + x * x * x / 3.0, tl.log(1.0 + x))
+    # the rounding of 1 + x is undone by the quotient (Kahan)
+    up = 1.0 + x
+    near = tl.log(up) * (x / (up - 1.0))
+    return tl.where(up == 1.0, x, tl.where(up == float("inf"), up, near))
 """,
     "expm1": """
 @triton.jit
 def expm1(x):
-    series = x * (1.0 + x * (0.5 + x * (1.0 / 6.0 + x / 24.0)))
-    return tl.where(tl.abs(x) < 2e-2, series, tl.exp(x) - 1.0)
+    series = 1.0 + x / 7.0 * (1.0 + x / 8.0)
+    series = 1.0 + x / 4.0 * (1.0 + x / 5.0 * (1.0 + x / 6.0 * series))
+    series = x * (1.0 + x / 2.0 * (1.0 + x / 3.0 * series))
+    return tl.where(tl.abs(x) < 0.5, series, tl.exp(x) - 1.0)
+""",
+    "atan": """
+@triton.jit
+def atan(x):
+    # Cephes: reduced to |t| <= tan(pi/8), then an odd polynomial
+    a = tl.abs(x)
+    far, mid = a > 2.414213562373095, a > 0.4142135623730950
+    t = tl.where(far, -1.0 / a, tl.where(mid, (a - 1.0) / (a + 1.0), a))
+    z = t * t
+    poly = ((8.05374449538e-2 * z - 1.38776856032e-1) * z + 1.99777106478e-1) * z - 3.33329491539e-1
+    base = tl.where(far, 1.5707963267948966, tl.where(mid, 0.7853981633974483, 0.0))
+    angle = base + (poly * z * t + t)
+    return tl.where(x < 0, -angle, tl.where(x != x, x, angle))
+""",
+    "atan2": """
+@triton.jit
+def atan2(y, x):
+    angle = tl.where((x == 0.0) & (y == 0.0), 0.0, atan(tl.abs(y) / tl.abs(x)))
+    angle = tl.where(x < 0, 3.141592653589793 - angle, angle)
+    return tl.where(y < 0, -angle, angle)
+""",
+    "asinh": """
+@triton.jit
+def asinh(x):
+    a = tl.abs(x)
+    value = log1p(a + a * a / (1.0 + tl.sqrt(a * a + 1.0)))
+    return tl.where(x < 0, -value, value)
+""",
+    "acosh": """
+@triton.jit
+def acosh(x):
+    above = x - 1.0
+    return log1p(above + tl.sqrt(above * (x + 1.0)))
+""",
+    "power": """
+@triton.jit
+def power(x, y):
+    size = tl.exp2(y * tl.log2(tl.abs(x)))
+    odd = y - 2.0 * tl.floor(0.5 * y) == 1.0
+    signed = tl.where(odd, -size, tl.where(tl.floor(y) == y, size, float("nan")))
+    value = tl.where(x < 0, signed, size)
+    return tl.where((y == 0.0) | (x == 1.0), 1.0, value)
 """,
     "truncate": """
 @triton.jit
@@ -183,14 +249,12 @@ POWERS: dict[float, str] = {
     -1.0: "(1.0 / {0})",
     -2.0: "(1.0 / ({0} * {0}))",
 }
-"""Exponents with an exact form; a general power of a negative base has none in Triton."""
+"""Exponents with an exact form."""
 
 
-def power(exponent: Expr) -> str:
-    """The template of x to a constant exponent; raises CannotEmit for any other."""
-    if isinstance(exponent, Const) and exponent.value in POWERS:
-        return POWERS[exponent.value]
-    raise CannotEmit("pow with this exponent has no exact Triton text")
+def power(exponent: Expr) -> str | None:
+    """The exact template of x to a constant exponent; None where there is only the general one."""
+    return POWERS.get(exponent.value) if isinstance(exponent, Const) else None
 
 
 def helpers_used(source: str) -> list[str]:

@@ -1,7 +1,7 @@
 """Runs emitted kernels in Triton's interpreter, in a process of its own.
 
-`python -m fuseledger.triton.interpret FOLDER…`: every folder holds `kernels.py`, `job.json` and
-one `.npy` for each input; results and the error, if any, are written beside them.
+`python -m fuseledger.triton.interpret SECONDS FOLDER…`: every folder holds `kernels.py`, `job.json`
+and one `.npy` for each input; results and the error, if any, are written beside them.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import signal
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -22,6 +23,7 @@ TORCH_DTYPES: dict[str, str] = {
     "int16": "int16", "int8": "int8", "uint8": "uint8", "uint16": "uint16", "uint32": "uint32",
     "uint64": "uint64", "bool": "bool",
 }  # fmt: skip
+TOO_LONG = "the interpreter gave no result in"
 POISON: dict[str, float] = {"fp8_e4m3": float("nan"), "bool": 0}
 """What outputs hold before the kernel runs; NaN where the dtype has it, else -7 (or its kin)."""
 
@@ -43,11 +45,11 @@ def run_folder(folder: Path) -> None:
         tensors[item["tensor"]] = empty.fill_(poison)
     module = load_module(folder / "kernels.py")
     counter = Counter(folder / "kernels.py", tensors)
-    counter.install()
     for launch in job["launches"]:
         kernel = getattr(module, launch["kernel"])
         arguments = [tensors[name] for name in launch["parameters"]]
-        kernel[(launch["blocks"],)](*arguments, **launch["constants"])
+        with counter.counting():
+            kernel[(launch["blocks"],)](*arguments, **launch["constants"])
         counter.end_block()
     (folder / "bytes.json").write_text(json.dumps(counter.bytes))
     for number, item in enumerate(job["outputs"]):
@@ -88,19 +90,37 @@ def _keep_conditions() -> None:
     builder.create_splat = create_splat
 
 
-def main(folders: list[str]) -> None:
-    """Run every folder's kernel."""
+def main(limit_s: float, folders: list[str]) -> None:
+    """Run every folder's kernel, each under a time limit."""
     os.environ["TRITON_INTERPRET"] = "1"
     _keep_conditions()
+    signal.signal(signal.SIGALRM, _give_up)
     for folder in folders:
+        signal.setitimer(signal.ITIMER_REAL, limit_s)
         try:
             run_folder(Path(folder))
         except Exception as error:
-            text = f"{type(error).__name__}: {error}".splitlines()
-            cause = error.__cause__ or error.__context__
-            last = f" ({type(cause).__name__}: {cause})" if cause else ""
-            (Path(folder) / "error.txt").write_text((text[0] if text else "error") + last)
+            (Path(folder) / "error.txt").write_text(_words(error, limit_s))
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+class _TooLong(Exception):
+    """The time limit of one kernel is over."""
+
+
+def _give_up(*_: object) -> None:
+    raise _TooLong
+
+
+def _words(error: Exception, limit_s: float) -> str:
+    """The error in one line, with its cause."""
+    cause = error.__cause__ or error.__context__
+    if isinstance(error, _TooLong) or isinstance(cause, _TooLong):
+        return f"{TOO_LONG} {limit_s:.0f} s"
+    text = f"{type(error).__name__}: {error}".splitlines()
+    return (text[0] if text else "error") + (f" ({type(cause).__name__}: {cause})" if cause else "")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(float(sys.argv[1]), sys.argv[2:])

@@ -6,6 +6,7 @@ at most two places (rows and columns); a group takes one place, or none where it
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -109,11 +110,15 @@ def _matrix_layout(nest: Nest, tiles: dict[str, int], lanes: list[str]) -> Layou
     An axis that both have is taken point by point: a matrix product has no third side.
     """
     side: dict[str, str] = {}
+    alias = _aliases(nest)
     batch: set[str] = set()
     contractions = sorted((op for op in nest.ops.values() if op.is_contraction), key=_work)
     for op in reversed(contractions):  # the largest decides
-        left, right = (set(read.axes) for read in op.reads[:2])
-        own = [name for name in op.kept if name in lanes]
+        left, right = (
+            {n for n in (*lanes, *op.sizes) if not alias(n).isdisjoint(read.axes)}
+            for read in op.reads[:2]
+        )
+        own = [name for name in lanes if not alias(name).isdisjoint(op.kept)]
         batch |= {name for name in own if name in left and name in right}
         turned = any(
             side.get(name) == ("columns" if name in left else "rows")
@@ -134,6 +139,26 @@ def _matrix_layout(nest: Nest, tiles: dict[str, int], lanes: list[str]) -> Layou
         rank=2,
         batch=tuple(name for name in lanes if name in batch),
     )
+
+
+def _aliases(nest: Nest) -> Callable[[str], set[str]]:
+    """An axis and those of producers that it walks by windows or slices."""
+    walked: dict[str, set[str]] = {}
+    for edge in nest.edges:
+        for axis, index in zip(edge.tensor.axes, edge.access.index, strict=True):
+            for name, _ in index.terms:
+                if name != axis.name:
+                    walked.setdefault(name, set()).add(axis.name)
+
+    def alias(name: str) -> set[str]:
+        found, pending = {name}, [name]
+        while pending:
+            new = walked.get(pending.pop(), set()) - found
+            found |= new
+            pending += new
+        return found
+
+    return alias
 
 
 def _work(op: object) -> int:

@@ -8,9 +8,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
+from fuseledger.triton.functions import HELPERS
+from fuseledger.triton.pretty import lines_of
+
 ValueKind = Literal["float", "int", "bool"]
 
-RESERVED = frozenset([*keyword.kwlist, "tl", "triton", "torch", "range", "float", "int", "pid"])
+RESERVED = frozenset(
+    [*keyword.kwlist, "tl", "triton", "torch", "range", "float", "int", "pid", *HELPERS]
+)
+SHORT = 6
+"""Characters of a number beyond which it is written as the quotient that it is."""
+BUILTINS = frozenset({"sum", "max", "min", "abs", "any", "all", "pow", "round"})
+"""Names that a reader takes for Python's own."""
 
 POINTER_TYPES: dict[str, str] = {
     "fp64": "fp64", "fp32": "fp32", "fp16": "fp16", "bf16": "bf16",
@@ -34,6 +43,11 @@ class Text:
     def number(self) -> str:
         """The text as fp32."""
         return self.text if self.kind == "float" else f"{self.text}.to(tl.float32)"
+
+    @property
+    def whole(self) -> str:
+        """The text as a whole number."""
+        return self.text if self.kind == "int" else f"({self.text}).to(tl.int64)"
 
     @property
     def condition(self) -> str:
@@ -87,7 +101,7 @@ class Scope:
             if isinstance(line, Scope):
                 yield from line.render(indent)
             else:
-                yield "    " * indent + line
+                yield from lines_of(line, indent)
 
 
 class Names:
@@ -99,6 +113,7 @@ class Names:
     def new(self, wanted: str) -> str:
         """The name wanted as an identifier, with a number where it is taken."""
         stem = identifier(wanted)
+        stem = f"{stem}_" if stem in BUILTINS else stem
         name, number = stem, 1
         while name in self._taken:
             number += 1
@@ -117,6 +132,8 @@ def literal(value: float) -> str:
     """A number as Triton reads it."""
     if value != value or value in (float("inf"), float("-inf")):
         return f'float("{value}")'
+    if 0 < abs(value) < 1 and len(repr(value)) > SHORT and 1.0 / round(1.0 / value) == value:
+        return f"(1.0 / {round(1.0 / value)})"
     return repr(float(value))
 
 

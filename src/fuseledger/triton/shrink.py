@@ -24,13 +24,16 @@ from fuseledger.triton.partials import split_tile
 
 TILE = 16
 """Largest tile of a small kernel."""
+FEW_AXES = 3
+"""Grid axes up to which every one of them has three blocks, the last short; else two."""
 LOOPED = 37
 """Points of a loop over one axis: three steps of 16, the last short."""
 LOOPED_TOGETHER = 5
 """Points of each of several axes that one loop walks."""
 PARTS = 3
 """Most parts of the only split axis: two whole ones and a short one; of several, one less."""
-LOOKED_UP = 11
+LOOKED_UP = 101
+"""Rows of a small table that is looked up: enough for every point to have its own."""
 POINTS_MAX = 4_000_000
 """Points of one op beyond which the interpreter takes too long."""
 
@@ -95,7 +98,8 @@ def _small_tile(axis: AxisSchedule, size: int, parts: int) -> AxisSchedule:
 def _first_sizes(graph: Graph, schedule: dict[str, AxisSchedule]) -> dict[str, int]:
     sizes: dict[str, int] = {}
     walked: list[tuple[tuple[str, ...], bool]] = []
-    tiled = [n for n, axis in schedule.items() if axis.treatment == "grid" and axis.tile > 1]
+    windows = _windows(graph)
+    grid = [name for name, axis in schedule.items() if axis.treatment == "grid"]
     for op in graph.ops:
         looped = [n for n in op.sizes if n in schedule and schedule[n].treatment != "grid"]
         reduced = tuple(name for name in looped if name in op.reduces)
@@ -108,10 +112,14 @@ def _first_sizes(graph: Graph, schedule: dict[str, AxisSchedule]) -> dict[str, i
                 continue
             if axis.treatment == "grid":
                 tile = min(axis.tile, TILE)
-                most = 3 if tile == 1 else 2 * tile + 3 if len(tiled) < 3 else tile + 1
+                several = 3 if tile == 1 else 2 * tile + 3
+                most = several if len(grid) < FEW_AXES else tile + 1
             else:
                 beside = reduced if name in op.reduces else kept
                 most = LOOPED if len(beside) == 1 else LOOPED_TOGETHER
+                if op.is_contraction and beside is reduced:
+                    fixed = prod(op.sizes[n] for n in reduced if n in windows)
+                    most = max(2, -(-most // fixed)) if name not in windows else size
             sizes[name] = min(sizes.get(name, size), size, most)
     for tensor in graph.tensors.values():
         for axis in tensor.axes:
@@ -122,6 +130,17 @@ def _first_sizes(graph: Graph, schedule: dict[str, AxisSchedule]) -> dict[str, i
         if not is_deep:
             _keep_long(axes, schedule, whole, sizes)
     return sizes
+
+
+def _windows(graph: Graph) -> set[str]:
+    """Axes of windows: the inner ones of a coordinate that several axes make."""
+    found: set[str] = set()
+    for op in graph.ops:
+        for access in op.reads:
+            for index in access.index:
+                if len(index.terms) > 1:
+                    found |= {name for name, _ in index.terms if name in op.reduces}
+    return found
 
 
 def _most_parts(schedule: dict[str, AxisSchedule]) -> int:

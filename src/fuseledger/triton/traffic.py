@@ -97,11 +97,11 @@ def compared(account: tuple[Bytes, Bytes], counted: Mapping[str, Bytes]) -> Traf
         ("loads", loads, counted.get("load", {})),
         ("stores", stores, counted.get("store", {})),
     ):
-        for name in dict.fromkeys((*said, *found)):
-            if said.get(name, 0) != found.get(name, 0):
-                differences.append(
-                    f"{word} {found.get(name, 0):,} B of {name}, account {said.get(name, 0):,} B"
-                )
+        differences += [
+            f"{word} {found.get(name, 0):,} B of {name}, account {said.get(name, 0):,} B"
+            for name in dict.fromkeys((*said, *found))
+            if said.get(name, 0) != found.get(name, 0)
+        ]
     stored = sum(counted.get("store", {}).values())
     return Traffic(
         account=sum(loads.values()) + sum(stores.values()),
