@@ -1,6 +1,6 @@
 """TorchInductor's plan in a process of its own: a spec on stdin, JSON on stdout.
 
-`python -m fuseledger.peers.inductor_worker`: {"source", "dtype", "dims", "device": {…}} gives
+`python -m fuseledger.peers.inductor_worker`: {"source", "dtype", "dims", "device", "templates"} gives
 {"kernels": […], "seconds", "notes"} or {"error"}. What torch or the source prints goes to stderr.
 """
 
@@ -35,10 +35,10 @@ def _plan(spec: Json) -> Json:
         graph = load(spec["source"], dtype=spec["dtype"], dims=spec["dims"] or None)
         program = graph_program(graph, mode)
         notes.append("the source has no ATen nodes: our own ops are given to it as torch calls")
-        if any(op.label == "attention" for op in graph.ops):
-            notes.append("attention is spelled out there, where PyTorch has one fused call")
     started = time.perf_counter()
-    kernels = capture(program.module, program.inputs, mode, program.names)
+    kernels = capture(
+        program.module, program.inputs, mode, program.names, templates=spec["templates"]
+    )
     seconds = time.perf_counter() - started
     return {"kernels": kernels, "seconds": seconds, "notes": notes}
 
