@@ -3,9 +3,9 @@
     python benchmarks/peers.py FOLDER … [--models] -o docs/comparison.md
 
 A FOLDER holds ATen graphs (`*.json`), such as `kernelbench/v0.1/level2` of the corpus; `--models`
-adds the models of `examples/models.py`. For each: what eager PyTorch launches, what TorchInductor and
-XLA plan, and our plans for fewest bytes and for least time. Answers of the compilers are kept in
-`--cache` by what was asked and of whom, so a run that was stopped goes on where it was.
+adds the models of `examples/models.py`. For each: what eager PyTorch launches, what TorchInductor
+and XLA plan, and our plans for fewest bytes and for least time. Answers of the compilers are kept
+in `--cache` by what was asked and of whom, so a run that was stopped goes on where it was.
 """
 
 from __future__ import annotations
@@ -21,26 +21,28 @@ from importlib.metadata import version
 from pathlib import Path
 
 import msgspec
-from peers_page import page
 from rich.console import Console
 from rich.progress import track
 
-import fuseledger.peers
 from fuseledger.devices import load
 from fuseledger.devices.device import Device
 from fuseledger.errors import FuseledgerError
 from fuseledger.peers.eager_peer import eager_peer
-from fuseledger.peers.inductor import device_properties, inductor_plan
+from fuseledger.peers.inductor import device_properties, inductor_plan, inductor_worker
 from fuseledger.peers.peer import PeerPlan
 from fuseledger.peers.priced import price
+from fuseledger.peers.process import Worker
 from fuseledger.peers.program import Program, read_program
-from fuseledger.peers.xla import xla_plan
+from fuseledger.peers.xla import xla_plan, xla_worker
 from fuseledger.peers.xla_target import target_config
 from fuseledger.planner.plan import Planned, PlanOptions, make_plan
+from peers_page import page
 
 MODELS = Path(__file__).parents[1] / "examples" / "models.py"
 NAMES = ("llama3_8b_block", "llama3_8b_block_decode", "bert_base", "resnet50", "vit_b16")
 """Models of the comparison."""
+ANSWERS = 1
+"""Raised where the code that asks a compiler, or reads its answer, changes what is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,21 +72,27 @@ class Asker:
     device: Device
     time_limit_s: float
     cache: Path
+    inductor_process: Worker
+    xla_process: Worker
 
     def inductor(self, source: str, program: Program) -> PeerPlan:
         """TorchInductor's default plan."""
         asked = repr((program.aten or program.graph, device_properties(self.device)))
-        key = _key("torch", asked, "inductor*.py", "torch_scalars.py", "attention.py")
         return self._kept(
-            key, lambda: inductor_plan(source, self.device, time_limit_s=self.time_limit_s)
+            _key("torch", asked),
+            lambda: inductor_plan(
+                source, self.device, time_limit_s=self.time_limit_s, worker=self.inductor_process
+            ),
         )
 
     def xla(self, source: str, program: Program) -> PeerPlan:
         """XLA's plan."""
         asked = repr((program.graph.ops, program.graph.tensors, target_config(self.device)))
-        key = _key("jax", asked, "xla*.py", "jax_scalars.py")
         return self._kept(
-            key, lambda: xla_plan(source, self.device, time_limit_s=self.time_limit_s)
+            _key("jax", asked),
+            lambda: xla_plan(
+                source, self.device, time_limit_s=self.time_limit_s, worker=self.xla_process
+            ),
         )
 
     def _kept(self, key: str, ask: Callable[[], PeerPlan]) -> PeerPlan:
@@ -98,13 +106,10 @@ class Asker:
         return plan
 
 
-def _key(package: str, asked: str, *patterns: str) -> str:
-    """A name for an answer: the compiler's release, what it was asked, and the code that asks."""
-    digest = hashlib.sha256(f"{package} {version(package)}\n{asked}".encode())
-    folder = Path(fuseledger.peers.__file__).parent
-    for path in sorted(path for pattern in patterns for path in folder.glob(pattern)):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:32]
+def _key(package: str, asked: str) -> str:
+    """A name for an answer: the compiler's release, what it was asked, and how."""
+    text = f"{ANSWERS} {package} {version(package)}\n{asked}"
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def measure(name: str, source: str, asker: Asker) -> Entry:
@@ -160,16 +165,18 @@ def main() -> None:
     parser.add_argument("--time-limit", type=float, default=300.0, help="seconds a peer may take")
     parser.add_argument("--cache", type=Path, default=Path.home() / ".cache/fuseledger/peers")
     given = parser.parse_args()
-    asker = Asker(load(given.device), given.time_limit, given.cache)
     listed = list(sources(given.folders, models=given.models, only=given.only))
     sections: dict[str, list[Entry]] = {}
     console = Console(stderr=True)
-    for section, name, source in track(listed, "planning", console=console):
-        entry = measure(name, source, asker)
-        sections.setdefault(section, []).append(entry)
-        if entry.failures:
-            console.print(name, entry.failures)
-    text = page(sections, asker.device)
+    device = load(given.device)
+    with inductor_worker() as inductor, xla_worker() as xla:
+        asker = Asker(device, given.time_limit, given.cache, inductor, xla)
+        for section, name, source in track(listed, "planning", console=console):
+            entry = measure(name, source, asker)
+            sections.setdefault(section, []).append(entry)
+            if entry.failures:
+                console.print(name, entry.failures)
+    text = page(sections, device)
     if given.output:
         given.output.write_text(text, encoding="utf-8")
     else:

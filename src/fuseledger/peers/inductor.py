@@ -7,11 +7,12 @@ failure of any kind is a plan without kernels that says why.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
 from fuseledger.devices import Device
 from fuseledger.peers.peer import PeerPlan
-from fuseledger.peers.process import ask, installed, kernels, untested
+from fuseledger.peers.process import Worker, installed, kernels, untested
 
 NAME = "inductor"
 KNOWN_VERSIONS = ("2.13",)
@@ -38,12 +39,16 @@ def inductor_plan(
     dims: Mapping[str, int] | None = None,
     time_limit_s: float = TIME_LIMIT_S,
     templates: bool = False,
+    launches: bool = False,
+    worker: Worker | None = None,
 ) -> PeerPlan:
     """TorchInductor's plan of a SOURCE for a device, kernels in launch order.
 
     `dtype` and `dims` are those of `frontends.source.load`. By default products are library calls;
-    with `templates` they are Triton templates into which their neighbours may be fused. Raises
-    MissingExtra where torch or Triton is not installed.
+    with `templates` they are Triton templates into which their neighbours may be fused. With
+    `launches` its generated kernels say how they are launched, for compiling them. A `worker`
+    answers several sources for one device. Raises MissingExtra where torch or Triton is not
+    installed.
     """
     torch_version = installed("torch", "torch")
     installed("triton", "triton")
@@ -53,9 +58,10 @@ def inductor_plan(
         return PeerPlan(name=name, version=torch_version, status="unavailable", reason=refusal)
     spec: Json = {
         "source": source, "dtype": dtype, "dims": dict(dims or {}),
-        "device": device_properties(device), "templates": templates,
+        "device": device_properties(device), "templates": templates, "launches": launches,
     }  # fmt: skip
-    answer = ask("fuseledger.peers.inductor_worker", spec, time_limit_s)
+    with nullcontext(worker) if worker else inductor_worker() as asked:
+        answer = asked.ask(spec, time_limit_s)
     doubt = untested("torch", torch_version, KNOWN_VERSIONS)
     if answer.status != "planned":
         reason = "; ".join(filter(None, [answer.reason, doubt]))
@@ -66,6 +72,11 @@ def inductor_plan(
         left_out=(UNTIMED if templates else LIBRARY_ONLY, *LEFT_OUT),
         notes=(*answer.said["notes"], *filter(None, [doubt])),
     )  # fmt: skip
+
+
+def inductor_worker() -> Worker:
+    """A process that answers for TorchInductor."""
+    return Worker("fuseledger.peers.inductor_worker")
 
 
 def device_properties(device: Device) -> Json:

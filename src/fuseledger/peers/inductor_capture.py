@@ -52,9 +52,12 @@ def capture(
         raise _Captured(recorder.kernels(graph))
 
     lowering.GraphLowering.compile_to_module = stop
-    settings: dict[str, Any] = dict(
-        force_disable_caches=True, fx_graph_cache=False, shape_padding=False, compile_threads=1
-    )
+    settings: dict[str, Any] = {
+        "force_disable_caches": True,
+        "fx_graph_cache": False,
+        "shape_padding": False,
+        "compile_threads": 1,
+    }
     if templates:
         settings |= TEMPLATES
         selection: Any = importlib.import_module("torch._inductor.select_algorithm")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from itertools import chain
 from math import prod
 from typing import Any
 
@@ -117,7 +118,7 @@ class _Writer:
             here = [name for name in lead if name in axes]
             parts = (here[:1], here[1:]) if len(here) > 1 else ([], here)
             shape = [prod(sizes[name] for name in part) for part in (*parts, *trailing)]
-            return _permuted(value, axes, [*here, *sum(trailing, [])]).reshape(*shape)
+            return _permuted(value, axes, [*here, *chain(*trailing)]).reshape(*shape)
 
         mask = None
         if call.mask is not None:
