@@ -7,19 +7,22 @@ failure of any kind is a plan without kernels that says why.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
 from fuseledger.devices import Device
 from fuseledger.peers.peer import PeerPlan
-from fuseledger.peers.process import ask, installed, kernels, untested
+from fuseledger.peers.process import Worker, installed, kernels, untested
 
 NAME = "inductor"
 KNOWN_VERSIONS = ("2.13",)
 """Releases of torch whose internals the worker was tested against."""
 TIME_LIMIT_S = 120.0
+TEMPLATES_NAME = "inductor-templates"
+LIBRARY_ONLY = "max-autotune templates, whose choice among themselves is timed on the GPU"
+UNTIMED = "timing of templates: the first Triton tiling is taken wherever there is one"
 LEFT_OUT = (
     "shape padding of GEMMs (pad_mm), which times both forms on the GPU",
-    "max-autotune templates, whose choice among themselves is timed on the GPU",
     "the pattern for e8m0 scales (MX formats), registered for CUDA examples alone",
     "Dynamo's own passes: the source is read as ATen calls",
 )
@@ -35,31 +38,45 @@ def inductor_plan(
     dtype: str = "fp16",
     dims: Mapping[str, int] | None = None,
     time_limit_s: float = TIME_LIMIT_S,
+    templates: bool = False,
+    launches: bool = False,
+    worker: Worker | None = None,
 ) -> PeerPlan:
-    """TorchInductor's default plan of a SOURCE for a device, kernels in launch order.
+    """TorchInductor's plan of a SOURCE for a device, kernels in launch order.
 
-    `dtype` and `dims` are those of `frontends.source.load`. Raises MissingExtra where torch or
-    Triton is not installed.
+    `dtype` and `dims` are those of `frontends.source.load`. By default products are library calls;
+    with `templates` they are Triton templates into which their neighbours may be fused. With
+    `launches` its generated kernels say how they are launched, for compiling them. A `worker`
+    answers several sources for one device. Raises MissingExtra where torch or Triton is not
+    installed.
     """
     torch_version = installed("torch", "torch")
     installed("triton", "triton")
+    name = TEMPLATES_NAME if templates else NAME
     refusal = _refusal(device)
     if refusal is not None:
-        return PeerPlan(name=NAME, version=torch_version, status="unavailable", reason=refusal)
+        return PeerPlan(name=name, version=torch_version, status="unavailable", reason=refusal)
     spec: Json = {
         "source": source, "dtype": dtype, "dims": dict(dims or {}),
-        "device": device_properties(device),
+        "device": device_properties(device), "templates": templates, "launches": launches,
     }  # fmt: skip
-    answer = ask("fuseledger.peers.inductor_worker", spec, time_limit_s)
+    with nullcontext(worker) if worker else inductor_worker() as asked:
+        answer = asked.ask(spec, time_limit_s)
     doubt = untested("torch", torch_version, KNOWN_VERSIONS)
     if answer.status != "planned":
         reason = "; ".join(filter(None, [answer.reason, doubt]))
-        return PeerPlan(name=NAME, version=torch_version, status=answer.status, reason=reason)
+        return PeerPlan(name=name, version=torch_version, status=answer.status, reason=reason)
     return PeerPlan(
-        name=NAME, version=torch_version, status="planned",
+        name=name, version=torch_version, status="planned",
         kernels=kernels(answer.said["kernels"]), seconds=float(answer.said["seconds"]),
-        left_out=LEFT_OUT, notes=(*answer.said["notes"], *filter(None, [doubt])),
+        left_out=(UNTIMED if templates else LIBRARY_ONLY, *LEFT_OUT),
+        notes=(*answer.said["notes"], *filter(None, [doubt])),
     )  # fmt: skip
+
+
+def inductor_worker() -> Worker:
+    """A process that answers for TorchInductor."""
+    return Worker("fuseledger.peers.inductor_worker")
 
 
 def device_properties(device: Device) -> Json:

@@ -17,6 +17,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from fuseledger.frontends.aten import AtenNode, Ref, Value
+from fuseledger.graph.graph import Graph
+from fuseledger.peers.attention import Attention
 
 PACKETS = frozenset({"scaled_dot_product_attention", "kb.sdpa"})
 """Calls of PyTorch's attention; the second is a tracer's name for it."""
@@ -50,6 +52,34 @@ def attention(
     call = aten._scaled_dot_product_efficient_attention.default
     made = graph.call_function(call, (*qkv, mask, False), options)
     return graph.call_function(operator.getitem, (made, 0))
+
+
+def is_fused(graph: Graph, call: Attention) -> bool:
+    """Whether PyTorch has one kernel for the attention; a kernel with groups takes no mask."""
+    first = graph.ops[call.ops[0]]
+    alone = set(call.query.axes) - set(call.key.axes)
+    grouped = len(alone & set(first.kept)) > 1
+    dtype = graph.tensors[call.query.tensor].dtype
+    lead = set(call.query.axes) & set(call.key.axes) & set(first.kept)
+    return (dtype in HALF and call.mask is None) or (
+        dtype in _TORCH and not grouped and len(lead) <= 2
+    )
+
+
+def fused_call(qkv: tuple[Any, Any, Any], mask: Any, call: Attention, dtype: str) -> Any:
+    """The same kernels' call for an attention of our own graph, on FX proxies; result first."""
+    torch: Any = importlib.import_module("torch")
+    aten = torch.ops.aten
+    options = {"dropout_p": 0.0, "is_causal": call.is_causal, "scale": call.scale}
+    if dtype in HALF and mask is None:
+        return aten._scaled_dot_product_flash_attention.default(*qkv, **options)
+    if mask is not None:
+        if call.is_bool:
+            zeros = torch.zeros_like(mask, dtype=getattr(torch, _TORCH[dtype]))
+            mask = zeros.masked_fill(torch.logical_not(mask), float("-inf"))
+        query, key, _ = qkv
+        mask = mask.expand(query.size(0), query.size(1), query.size(2), key.size(2))
+    return aten._scaled_dot_product_efficient_attention.default(*qkv, mask, False, **options)
 
 
 _TORCH = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "float64"}

@@ -28,12 +28,18 @@ class _Captured(BaseException):
 
 
 def capture(
-    module: Any, inputs: Sequence[Any], mode: Any, sources: Mapping[str, str]
+    module: Any,
+    inputs: Sequence[Any],
+    mode: Any,
+    sources: Mapping[str, list[str]],
+    *,
+    templates: bool = False,
 ) -> list[Json]:
-    """The kernels of TorchInductor's default plan, in launch order.
+    """The kernels of TorchInductor's plan, in launch order.
 
     `module` is an FX graph module over ATen, `inputs` its fake inputs under `mode`, `sources` the
-    name of each of its nodes → what the reader calls it.
+    name of each of its nodes → what the reader calls it. With `templates` products come from its
+    Triton templates, and pointwise work before and after them is fused in where its rules allow.
     """
     torch: Any = importlib.import_module("torch")
     compile_fx: Any = importlib.import_module("torch._inductor.compile_fx")
@@ -46,9 +52,17 @@ def capture(
         raise _Captured(recorder.kernels(graph))
 
     lowering.GraphLowering.compile_to_module = stop
-    patched = config.patch(
-        force_disable_caches=True, fx_graph_cache=False, shape_padding=False, compile_threads=1
-    )
+    settings: dict[str, Any] = {
+        "force_disable_caches": True,
+        "fx_graph_cache": False,
+        "shape_padding": False,
+        "compile_threads": 1,
+    }
+    if templates:
+        settings |= TEMPLATES
+        selection: Any = importlib.import_module("torch._inductor.select_algorithm")
+        selection.AlgorithmSelectorCache.__call__ = _first_template
+    patched = config.patch(**settings)
     tracing = torch._guards.tracing(torch._guards.TracingContext(mode))
     try:
         with torch.no_grad(), tracing, patched:
@@ -58,10 +72,34 @@ def capture(
     return []  # every output is an input or a view of one: nothing runs
 
 
+TEMPLATES: dict[str, Any] = {
+    "max_autotune_gemm": True,
+    "max_autotune_gemm_backends": "ATEN,TRITON",
+    "max_autotune_conv_backends": "ATEN,TRITON",
+    "epilogue_fusion": True,
+    "prologue_fusion": True,
+    "benchmark_epilogue_fusion": False,
+}
+"""TorchInductor's settings under which products are its templates, and fuse with their like."""
+
+
+def _first_template(
+    cache: Any, name: str, choices: Sequence[Any], *args: Any, **kwargs: Any
+) -> tuple[Any, Any]:
+    """The first Triton choice for a product, else the library: nothing is timed.
+
+    It stands for `AlgorithmSelectorCache.__call__`, which gives the choice and its node.
+    """
+    selection: Any = importlib.import_module("torch._inductor.select_algorithm")
+    triton = [each for each in choices if isinstance(each, selection.TritonTemplateCaller)]
+    choice = (triton or list(choices))[0]
+    return choice.output_node(), choice
+
+
 class _Recorder:
     """What the code generator writes for each node of the scheduler."""
 
-    def __init__(self, sources: Mapping[str, str]) -> None:
+    def __init__(self, sources: Mapping[str, list[str]]) -> None:
         self.sources = sources
         self.calls: list[tuple[Any, str]] = []
         """(scheduler node, Triton kernel) in launch order."""
@@ -145,18 +183,20 @@ def _extern_name(node: Any) -> str:
     return str(getattr(node, "python_kernel_name", None) or overload or type(node).__name__)
 
 
-def _first_names(node: Any, known: Mapping[str, str]) -> list[str]:
+def _first_names(node: Any, known: Mapping[str, list[str]]) -> list[str]:
     """What the source calls the nodes that an FX node stands for.
 
     A node that a pattern put in has no history: it stands for what its users stand for.
     """
     names: list[str] = []
+    is_known = bool(node.meta.get("from_node"))
     waiting = [node, *(node.meta.get("from_node") or ())]
     while waiting:
         each = waiting.pop()
         if each.name in known:
-            names.append(known[each.name])
+            is_known = True
+            names.extend(known[each.name])
         waiting.extend(getattr(each, "from_node", None) or ())
-    if names or node.meta.get("from_node"):
+    if is_known:
         return names
     return [name for user in node.users for name in _first_names(user, known)]

@@ -28,7 +28,7 @@ class FxProgram:
 
     module: Any
     inputs: list[Any]
-    names: dict[str, str]
+    names: dict[str, list[str]]
 
 
 def fx_program(source: AtenGraph, mode: Any) -> FxProgram:
@@ -41,7 +41,7 @@ def fx_program(source: AtenGraph, mode: Any) -> FxProgram:
     graph = fx.Graph()
     values: dict[str, Any] = {}
     inputs: list[Any] = []
-    names: dict[str, str] = {}
+    names: dict[str, list[str]] = {}
     with mode:
         for _, value in (*source.inputs, *source.weights):
             values[value.name] = graph.placeholder(f"in_{len(inputs)}")
@@ -54,10 +54,10 @@ def fx_program(source: AtenGraph, mode: Any) -> FxProgram:
         fused = attention(graph, node, given, known) if node.packet in PACKETS else None
         if fused is not None:
             values[node.outputs[0].name] = fused
-            names |= {each.name: node.name for each in graph.nodes if each.name not in before}
+            names |= {each.name: [node.name] for each in graph.nodes if each.name not in before}
             continue
         made = graph.call_function(_operator(source, node), (), given)
-        names[made.name] = node.name
+        names[made.name] = [node.name]
         if _is_list(made.target):
             for i, value in enumerate(node.outputs):
                 values[value.name] = graph.call_function(operator.getitem, (made, i))

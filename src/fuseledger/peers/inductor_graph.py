@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from itertools import chain
 from math import prod
 from typing import Any
 
@@ -19,6 +20,8 @@ from fuseledger.errors import SourceError
 from fuseledger.graph.graph import Graph
 from fuseledger.graph.op import Access, Op
 from fuseledger.graph.scalar import Call, Const, Coord, Expr, Read
+from fuseledger.peers.attention import Attention, attentions
+from fuseledger.peers.inductor_attention import fused_call, is_fused
 from fuseledger.peers.inductor_fx import TORCH_DTYPES, FxProgram, fake_tensor
 from fuseledger.peers.torch_scalars import scalar
 
@@ -38,11 +41,18 @@ def graph_program(graph: Graph, mode: Any) -> FxProgram:
             with mode:
                 inputs.append(fake_tensor(tensor.shape, tensor.dtype))
             writer.external(tensor.name, f"in_{len(inputs)}")
-    names: dict[str, str] = {}
-    for op in graph.ops:
+    names: dict[str, list[str]] = {}
+    calls = {at: call for at, call in attentions(graph).items() if is_fused(graph, call)}
+    covered = {position for call in calls.values() for position in call.ops}
+    for position, op in enumerate(graph.ops):
         before = {node.name for node in made.nodes}
-        writer.op(op)
-        names.update({node.name: op.name for node in made.nodes if node.name not in before})
+        if position in calls:
+            node = writer.attention(calls[position])
+            names |= {each.name: [] for each in made.nodes if each.name not in before}
+            names[node.name] = [graph.ops[each].name for each in calls[position].ops]
+        elif position not in covered:
+            writer.op(op)
+            names |= {node.name: [op.name] for node in made.nodes if node.name not in before}
     made.output(tuple(writer.output(name) for name in graph.outputs))
     return FxProgram(fx.GraphModule(torch.nn.Module(), made), inputs, names)
 
@@ -77,12 +87,56 @@ class _Writer:
             axes = list(op.kept)
         else:
             results, axes = self._loop(op)
+        self._store(op, results, axes)
+
+    def _store(self, op: Op, results: list[Any], axes: list[str]) -> None:
         for access, result in zip(op.writes, results, strict=True):
             tensor = self.graph.tensors[access.tensor]
             order = [axes.index(self._plain(op, access, i)) for i in range(len(access.index))]
             value = result if order == sorted(order) else result.permute(*order)
             dtype = getattr(self.torch, TORCH_DTYPES[tensor.dtype])
             self.values[access.tensor] = value.to(dtype)
+
+    def attention(self, call: Attention) -> Any:
+        """One call of PyTorch's fused attention, and its node: what makes a mask stands beside it.
+
+        Its operands and its result are [batch, heads, sequence, size].
+        """
+        first, last = self.graph.ops[call.ops[0]], self.graph.ops[call.ops[-1]]
+        (q_axes, q), (k_axes, k), (v_axes, v) = (
+            self._operand(op, access)
+            for op, access in ((first, call.query), (first, call.key), (last, call.value))
+        )
+        sizes = {**first.sizes, **last.sizes}
+        inner, column = list(first.reduces), list(last.reduces)
+        alone = [name for name in q_axes if name not in k_axes]
+        row = alone[-1:]
+        lead = [name for name in q_axes if name not in inner + row]
+        out = [name for name in v_axes if name in last.kept and name not in lead]
+
+        def heads(value: Any, axes: list[str], *trailing: list[str]) -> Any:
+            here = [name for name in lead if name in axes]
+            parts = (here[:1], here[1:]) if len(here) > 1 else ([], here)
+            shape = [prod(sizes[name] for name in part) for part in (*parts, *trailing)]
+            return _permuted(value, axes, [*here, *chain(*trailing)]).reshape(*shape)
+
+        mask = None
+        if call.mask is not None:
+            axes, mask = self._operand(self.graph.ops[call.ops[1]], call.mask)
+            scores = [*([[]] * (2 - len(lead)) + [[name] for name in lead]), row, column]
+            mask = _permuted(mask, axes, [n for part in scores for n in part if n in axes])
+            mask = mask.reshape(*[prod(sizes[n] for n in part if n in axes) for part in scores])
+        qkv = (
+            heads(q, q_axes, row, inner), heads(k, k_axes, column, inner),
+            heads(v, v_axes, column, out),
+        )  # fmt: skip
+        dtype = self.graph.tensors[call.query.tensor].dtype
+        called = fused_call(qkv, mask, call, dtype)
+        result = called[0]
+        order = [*lead, *row, *out]
+        result = result.reshape(*[sizes[name] for name in order])
+        self._store(last, [_permuted(result, order, list(last.kept))], list(last.kept))
+        return called.node
 
     # -- kinds of ops ----------------------------------------------------------------------
 

@@ -1,13 +1,14 @@
-"""TorchInductor's plan in a process of its own: a spec on stdin, JSON on stdout.
+"""TorchInductor's plans in a process of its own: a spec a line on stdin, a line of JSON on stdout.
 
-`python -m fuseledger.peers.inductor_worker`: {"source", "dtype", "dims", "device": {…}} gives
-{"kernels": […], "seconds", "notes"} or {"error"}. What torch or the source prints goes to stderr.
+`python -m fuseledger.peers.inductor_worker`: {"source", "dtype", "dims", "device", "templates",
+"launches"} gives {"kernels", "seconds", "notes"} or {"error"}. What torch or the source prints goes to stderr.
 """
 
 from __future__ import annotations
 
 import importlib
 import time
+from functools import cache
 from typing import Any
 
 from fuseledger.peers.process import serve
@@ -17,13 +18,12 @@ Json = dict[str, Any]
 
 def _plan(spec: Json) -> Json:
     from fuseledger.peers.inductor_capture import capture
-    from fuseledger.peers.inductor_device import DeviceProperties, install
     from fuseledger.peers.inductor_fx import fx_program
     from fuseledger.peers.program import read_aten
 
     aten = read_aten(spec["source"])
     fakes: Any = importlib.import_module("torch._subclasses.fake_tensor")
-    install(DeviceProperties(**spec["device"]))
+    _believe_in(tuple(spec["device"].items()))
     mode = fakes.FakeTensorMode(allow_non_fake_inputs=True)
     notes: list[str] = []
     if aten is not None:
@@ -35,12 +35,25 @@ def _plan(spec: Json) -> Json:
         graph = load(spec["source"], dtype=spec["dtype"], dims=spec["dims"] or None)
         program = graph_program(graph, mode)
         notes.append("the source has no ATen nodes: our own ops are given to it as torch calls")
-        if any(op.label == "attention" for op in graph.ops):
-            notes.append("attention is spelled out there, where PyTorch has one fused call")
     started = time.perf_counter()
-    kernels = capture(program.module, program.inputs, mode, program.names)
+    kernels = capture(
+        program.module, program.inputs, mode, program.names, templates=spec["templates"]
+    )
     seconds = time.perf_counter() - started
+    if spec.get("launches"):
+        from fuseledger.peers.inductor_launch import launch_of
+
+        for kernel in kernels:
+            if kernel["source"] is not None:
+                kernel["launch"] = launch_of(kernel["name"], kernel["source"])
     return {"kernels": kernels, "seconds": seconds, "notes": notes}
+
+
+@cache
+def _believe_in(properties: tuple[tuple[str, Any], ...]) -> None:
+    from fuseledger.peers.inductor_device import DeviceProperties, install
+
+    install(DeviceProperties(**dict(properties)))
 
 
 if __name__ == "__main__":

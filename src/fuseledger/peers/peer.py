@@ -9,6 +9,21 @@ PeerStatus = Literal["planned", "failed", "timeout", "unavailable"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TritonLaunch:
+    """What it takes to compile a generated Triton kernel."""
+
+    code: str
+    """Its function, and the imports that it needs besides Triton's."""
+    signature: dict[str, str]
+    """Parameter → Triton type, `constexpr` for constants."""
+    constants: dict[str, int | float | bool | str | None]
+    warps: int
+    stages: int
+    configurations: int
+    """How many the compiler would choose from by timing; this is the first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PeerKernel:
     """One kernel of a peer's plan."""
 
@@ -28,6 +43,8 @@ class PeerKernel:
     """Launches, where a library runs one step as several equal small kernels."""
     source: str | None = None
     """Generated Triton source."""
+    launch: TritonLaunch | None = None
+    """How a generated Triton kernel is launched, where that was asked for."""
     config: str | None = None
     """How the compiler configured it: the library call, or fusion kind, tiles, warps, stages."""
 

@@ -1,7 +1,8 @@
 """A peer's compiler in a process of its own: what is asked, and what came back.
 
 Compilers are made to believe in a GPU by replacing parts of them for good, so none of that may run
-in the caller's process. A worker module reads one spec as JSON on stdin and writes one answer.
+in the caller's process. A worker module reads specs on stdin, one JSON a line, and answers each by
+a line of JSON.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import redirect_stdout
+import tempfile
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, cast
+from threading import Event, Timer
+from typing import IO, Any, Self, cast
 
 import msgspec
 
@@ -33,37 +35,92 @@ class Answer:
     said: Json
 
 
-def ask(module: str, spec: Json, time_limit_s: float, *, environment: Json | None = None) -> Answer:
-    """Run a worker on one spec; `environment` is added to its process's own variables."""
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", module], input=json.dumps(spec), capture_output=True, text=True,
-            timeout=time_limit_s, check=False, env={**os.environ, **(environment or {})},
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return Answer(status="timeout", reason=f"no plan within {time_limit_s:g} s", said={})
-    try:
-        said = cast("Json", json.loads(done.stdout))
-    except json.JSONDecodeError:
-        last = [line for line in done.stderr.splitlines() if line.strip()][-1:]
-        words = last[0][:300] if last else "it said nothing"
-        reason = f"the worker ended with {done.returncode}: {words}"
+class Worker:
+    """A worker's process: started when first asked, and kept for the next spec of that device.
+
+    It is ended where an answer is late or does not come, and on leaving the `with` block.
+    """
+
+    def __init__(self, module: str, environment: Mapping[str, str] | None = None) -> None:
+        self.module = module
+        self.environment = environment or {}
+        self._process: subprocess.Popen[str] | None = None
+        self._errors: IO[str] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._end()
+
+    def ask(self, spec: Json, time_limit_s: float) -> Answer:
+        """The answer to one spec; a failure of any kind is an answer that says why."""
+        process = self._process or self._start()
+        is_late = Event()
+
+        def end() -> None:
+            is_late.set()
+            process.kill()
+
+        late = Timer(time_limit_s, end)
+        late.start()
+        line = _exchange(process, spec)
+        late.cancel()
+        if line:
+            said = cast("Json", json.loads(line))
+            failed = "error" in said
+            status: PeerStatus = "failed" if failed else "planned"
+            return Answer(status=status, reason=said.get("error"), said=said)
+        last = self._end()
+        if is_late.is_set():
+            return Answer(status="timeout", reason=f"no plan within {time_limit_s:g} s", said={})
+        reason = f"the worker ended with {process.returncode}: {last}"
         return Answer(status="failed", reason=reason, said={})
-    if "error" in said:
-        return Answer(status="failed", reason=said["error"], said=said)
-    return Answer(status="planned", said=said)
+
+    def _start(self) -> subprocess.Popen[str]:
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  closed with the process
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", self.module], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=self._errors, text=True, env={**os.environ, **self.environment},
+        )  # fmt: skip
+        return self._process
+
+    def _end(self) -> str:
+        """End the process; the last line that it wrote to stderr."""
+        if self._process is None or self._errors is None:
+            return ""
+        self._process.kill()
+        self._process.communicate()
+        self._errors.seek(0)
+        lines = [line.strip() for line in self._errors if line.strip()]
+        self._errors.close()
+        self._process = None
+        return lines[-1][:300] if lines else "it said nothing"
+
+
+def _exchange(process: subprocess.Popen[str], spec: Json) -> str:
+    """The line that a process answers a spec with; empty where it ended instead."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        process.stdin.write(json.dumps(spec) + "\n")
+        process.stdin.flush()
+    except BrokenPipeError:
+        return ""
+    return process.stdout.readline()
 
 
 def serve(plan: Callable[[Json], Json]) -> None:
-    """A worker's main: answer the spec on stdin. What a compiler prints goes to stderr.
+    """A worker's main: answer each spec on stdin by a line on stdout, until there are no more.
 
     Whatever `plan` raises becomes `{"error": …}`, one line; `FUSELEDGER_TRACEBACK=1` shows where.
+    What a compiler or a source prints goes to stderr, whichever way it prints.
     """
-    spec: Json = json.load(sys.stdin)
-    with redirect_stdout(sys.stderr):
-        answer = _answer(plan, spec)
-    json.dump(answer, sys.stdout)
-    sys.stdout.flush()
+    with os.fdopen(os.dup(1), "w") as answers:
+        os.dup2(2, 1)
+        for line in sys.stdin:
+            answers.write(json.dumps(_answer(plan, json.loads(line))) + "\n")
+            answers.flush()
     os._exit(0)  # a compiler's thread pools and stand-ins have nothing to tidy up
 
 

@@ -7,11 +7,12 @@ without kernels that says why.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
 from fuseledger.devices import Device
 from fuseledger.peers.peer import PeerPlan
-from fuseledger.peers.process import ask, installed, kernels, untested
+from fuseledger.peers.process import Worker, installed, kernels, untested
 from fuseledger.peers.xla_target import target_config
 
 NAME = "xla"
@@ -43,11 +44,12 @@ def xla_plan(
     dtype: str = "fp16",
     dims: Mapping[str, int] | None = None,
     time_limit_s: float = TIME_LIMIT_S,
+    worker: Worker | None = None,
 ) -> PeerPlan:
     """XLA's plan of a SOURCE for a device, kernels in launch order.
 
-    `dtype` and `dims` are those of `frontends.source.load`. Raises MissingExtra where JAX or its
-    CUDA plugin is not installed.
+    `dtype` and `dims` are those of `frontends.source.load`. A `worker` answers several sources.
+    Raises MissingExtra where JAX or its CUDA plugin is not installed.
     """
     versions = {package: installed(package, "xla") for package in PACKAGES}
     version = versions["jax"]
@@ -58,7 +60,8 @@ def xla_plan(
         "source": source, "dtype": dtype, "dims": dict(dims or {}),
         "target": target_config(device),
     }  # fmt: skip
-    answer = ask("fuseledger.peers.xla_worker", spec, time_limit_s, environment=ENVIRONMENT)
+    with nullcontext(worker) if worker else xla_worker() as asked:
+        answer = asked.ask(spec, time_limit_s)
     doubt = untested("jax", version, KNOWN_VERSIONS)
     if answer.status != "planned":
         reason = "; ".join(filter(None, [answer.reason, doubt]))
@@ -68,3 +71,8 @@ def xla_plan(
         seconds=float(answer.said["seconds"]), left_out=LEFT_OUT,
         notes=(doubt,) if doubt else (), origins_are="ops",
     )  # fmt: skip
+
+
+def xla_worker() -> Worker:
+    """A process that answers for XLA."""
+    return Worker("fuseledger.peers.xla_worker", ENVIRONMENT)

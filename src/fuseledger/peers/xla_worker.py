@@ -1,4 +1,4 @@
-"""XLA's plan in a process of its own: a spec on stdin, JSON on stdout.
+"""XLA's plans in a process of its own: a spec a line on stdin, a line of JSON on stdout.
 
 `python -m fuseledger.peers.xla_worker`: {"source", "dtype", "dims", "target"} gives {"kernels",
 "seconds"} or {"error"}. JAX's backends are never started: the CUDA plugin compiles for a described
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import importlib
 import time
+from functools import cache
 from typing import Any
 
 from fuseledger.frontends.source import load
@@ -54,6 +55,7 @@ def compile_graph(graph: Graph, target: str) -> tuple[bytes, float]:
     return module.as_serialized_hlo_module_proto(), seconds
 
 
+@cache
 def _know_cuda() -> None:
     """Let JAX take the name `cuda` as it is: it would look for a backend that was started."""
     bridge: Any = importlib.import_module("jax._src.xla_bridge")
