@@ -8,7 +8,7 @@ ratio, so a coefficient is the logarithm of a factor or an exponent, and can be 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from fuseledger.clock.library_kernel import LibraryKernel
@@ -18,10 +18,13 @@ from fuseledger.devices import Device
 STREAM_SHARE = 0.89
 """Share of the datasheet bandwidth that streams start from: the catalog's median over 8 GPUs. The
 copies measured on single devices differ more between them than library kernels do."""
-BLOCK_BYTES_PER_CLOCK = 16.0
-"""What one block of a row-by-row kernel pulls: half of the 32 B per clock of an SM that holds two."""
+BLOCK_BYTES_PER_CLOCK = 8.0
+"""What one block of a row-by-row kernel pulls: a quarter of the 32 B per clock that an SM can."""
 SERIAL_STEP_US = 0.5
 """One dependent access to DRAM, in a kernel of one warp that waits for each."""
+WATTS_PER_TFLOP = 10.0
+"""fp32 products take about so many watts a TFLOP/s: an H100 SXM, at 10.4 W a TFLOP/s of its peak, holds
+its clock in them, an H100 PCIe, at 6.9, does not (37 of 51 TFLOP/s at 350 W)."""
 GEMM_TILE = 128
 """Side of the usual cuBLAS tile."""
 
@@ -271,8 +274,17 @@ def _gemm(kernel: LibraryKernel, device: Device) -> Features:
         "gemm.batched": float(s["batch"] > 1),
         "gemm.transposed": s["transposed"],
         f"gemm.{kernel.pipe}": 1.0,
+        "gemm.power": _short_of_power(device) if kernel.pipe == "fp32" else 0.0,
     }
     return {name: value for name, value in made.items() if value}
+
+
+def _short_of_power(device: Device) -> float:
+    """How far the board's power is below what fp32 products at the boost clock would take."""
+    if device.board_power_w is None:
+        return 0.0
+    tflops = device.peak_for("fp32", matrix=True) / 1e12
+    return over(WATTS_PER_TFLOP, device.board_power_w / tflops)
 
 
 def _conv(kernel: LibraryKernel, device: Device) -> Features:
@@ -304,16 +316,16 @@ def _conv(kernel: LibraryKernel, device: Device) -> Features:
         "conv.odd": 1.0 - s["even"],
         "conv.depthwise": s["depthwise"],
         "conv.channels_last": s.get("channels_last", 0.0),
-        f"conv.cell:{conv_cell(s)}": 1.0,
-        f"conv.cell:{conv_cell(s)}@{device.name}": 1.0,
+        **dict.fromkeys(_cells(s, device), 1.0),
     }
     return {name: value for name, value in made.items() if value}
 
 
-def conv_cell(shape: Mapping[str, float]) -> str:
-    """The cell of the efficiency surface: what cuDNN picks its kernel by, channels in powers of two.
+def _cells(shape: Mapping[str, float], device: Device) -> Iterator[str]:
+    """Cells of the efficiency surface, coarse to fine: what cuDNN picks its kernel by.
 
-    A cell that no measured convolution lies in adds nothing to the smooth part of the surface.
+    Channels go in powers of two. A cell that no measured convolution lies in adds nothing to the
+    smooth part of the surface.
     """
     flags = {
         "t": shape["transposed"], "g": shape["groups"] > 1, "s": shape["stride"] > 1,
@@ -321,8 +333,11 @@ def conv_cell(shape: Mapping[str, float]) -> str:
     }  # fmt: skip
     marks = "".join(mark for mark, on in flags.items() if on)
     channels = (round(math.log2(max(1.0, shape[c]))) for c in ("channels_in", "channels_out"))
-    i, o = channels
-    return f"{shape['rank']:.0f}d{marks}-{2**i}-{2**o}-{shape['window']:.0f}"
+    i, o = (2**exponent for exponent in channels)
+    yield f"conv.cell:{shape['rank']:.0f}d{'t' if shape['transposed'] else ''}-{i}"
+    fine = f"conv.cell:{shape['rank']:.0f}d{marks}-{i}-{o}-{shape['window']:.0f}"
+    yield fine
+    yield f"{fine}@{device.name}"
 
 
 def _pool(kernel: LibraryKernel, device: Device) -> Features:

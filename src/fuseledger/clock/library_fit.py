@@ -251,8 +251,8 @@ def prior_of(name: str, priors: Mapping[str, Prior]) -> Prior:
 
 
 PRIORS: dict[str, Prior] = {
-    "*": Prior(0.0, 0.2),
-    "@": Prior(0.0, 0.1),
+    "*": Prior(0.0, 0.3),
+    "@": Prior(0.0, 0.15),
     ".": Prior(0.0, 0.4),
     "host": Prior(0.0, 0.5), "host.conv:eager": Prior(1.2, 0.5),
     "host.batch_norm:eager": Prior(1.2, 0.5), "host.inner:eager": Prior(0.0, 0.3),
@@ -260,6 +260,7 @@ PRIORS: dict[str, Prior] = {
     "pool.compute": Prior(2.0, 1.0), "depthwise.compute": Prior(1.5, 1.0),
     "attention.compute": Prior(0.7, 0.5), "rnn.compute": Prior(2.0, 1.0),
     "gemm.wave": Prior(1.0, 0.3), "gemm.fill": Prior(0.8, 0.3), "gemm.split_k": Prior(-0.6, 0.3),
+    "gemm.power": Prior(0.5, 0.2),
     "moments.fill": Prior(0.7, 0.4), "batch_norm.fill": Prior(0.7, 0.4),
     "layer_norm.fill": Prior(0.7, 0.4), "layer_norm.short": Prior(0.9, 0.3),
     "attention.wide": Prior(0.7, 0.5), "conv.layout": Prior(0.0, 0.3),

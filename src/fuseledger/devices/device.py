@@ -109,6 +109,11 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return _float(self.figures.clock_mhz)
 
     @property
+    def board_power_w(self) -> float | None:
+        """Power limit of the board in W, which the boost clock has to stay within."""
+        return _float(self.figures.board_power_w)
+
+    @property
     def warp_size(self) -> int | None:
         """Threads that execute one instruction together."""
         return _int(self.figures.warp_size)

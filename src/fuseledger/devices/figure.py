@@ -93,6 +93,7 @@ class Figures(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
     sm_count: Count | None = None
     clock_mhz: Figure | None = None
+    board_power_w: Figure | None = None
     warp_size: Count | None = None
     peak_tflops: Peaks = Peaks()
     sfu_ops_per_clock_per_sm: Figure | None = None
