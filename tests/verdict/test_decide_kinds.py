@@ -9,7 +9,8 @@ from fuseledger.verdict.attention import decide_attention
 from fuseledger.verdict.gemm import Gemm, best_split, decide_gemm
 
 H100 = load("h100-sxm")
-SKINNY = Gemm(M=1024, N=1024, K=16384)
+TILE = (128, 128)
+SKINNY = Gemm(M=1024, N=1024, K=16384, tile=TILE)
 
 
 def test_a_skinny_gemm_is_split():
@@ -43,13 +44,13 @@ def test_sizes_at_which_the_split_stops_paying():
 
 def test_a_large_gemm_needs_no_split():
     """1,024 tiles cover the machine: partials only add bytes."""
-    verdict = decide_gemm(Gemm(M=4096, N=4096, K=4096), H100).verdict
+    verdict = decide_gemm(Gemm(M=4096, N=4096, K=4096, tile=TILE), H100).verdict
     assert (verdict.winner, verdict.account) == ("no split", "traffic")
 
 
 def test_neither_comes_with_a_usable_schedule():
     """One 128×128 tile in eight parts leaves 124 SMs idle: the search finds better."""
-    verdict = decide_gemm(Gemm(M=128, N=128, K=65536), H100, splits=(8,)).verdict
+    verdict = decide_gemm(Gemm(M=128, N=128, K=65536, tile=TILE), H100, splits=(8,)).verdict
     assert (verdict.choice, verdict.account) == ("neither", "parallelism")
     assert verdict.proposal is not None
     assert "k=split(" in verdict.proposal
@@ -106,12 +107,11 @@ def test_many_heads_need_no_split():
     assert decide_attention(256, 8192, 128, H100).verdict.winner == "one block a head"
 
 
-def test_heads_too_wide_get_smaller_tiles():
-    """d = 512 holds 512 KB; 32 keys a tile hold 128 KB and fit 227."""
-    verdict = decide_attention(32, 4096, 512, H100).verdict
+def test_heads_too_wide_do_not_fit():
+    """One head of d = 65,536 keeps 256 KB of fp32 sums: 192 KB of registers are there."""
+    verdict = decide_attention(32, 4096, 65536, H100).verdict
     assert (verdict.choice, verdict.account) == ("neither", "capacity")
-    assert verdict.proposal is not None
-    assert "tiles of 32 keys: 128 KB" in verdict.proposal
+    assert "256 KB" in verdict.reason
 
 
 def test_the_best_kv_split_covers_the_machine():

@@ -12,6 +12,7 @@ from fuseledger.cli.parse import factors, positive, sizes
 
 if TYPE_CHECKING:
     from fuseledger.verdict.options import Decision
+    from fuseledger.verdict.split import Realise
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -39,6 +40,14 @@ def machine_options(command: Decorated) -> Decorated:
     for decorate in reversed(_MACHINE):
         command = decorate(command)
     return command
+
+
+def realise_option(command: Decorated) -> Decorated:
+    """Add the choice of realisation to a command."""
+    return click.option(
+        "--realise", type=click.Choice(["best", "library", "generated"]), default="best",
+        show_default=True, help="How the kernel is realised: the quicker, or the one named.",
+    )(command)  # fmt: skip
 
 
 class FileOrKind(click.Group):
@@ -89,14 +98,14 @@ def decide_one_file(file: Path, device: str | None, bandwidth_gbs: float | None,
     "--tile",
     callback=sizes("MN"),
     metavar="MxN",
-    default="128x128",
-    show_default=True,
-    help="Rows and columns of a block, the same with and without a split.",
+    help="Rows and columns of a block with and without a split; the best of each if not given.",
 )
 @click.option("--dtype", default="fp16", show_default=True, help="Type of the operands.")
+@realise_option
 @machine_options
-def decide_one_gemm(size: tuple[int, int, int], split: tuple[int, ...], tile: tuple[int, int],
-                    dtype: str, device: str | None, bandwidth_gbs: float | None,
+def decide_one_gemm(size: tuple[int, int, int], split: tuple[int, ...],
+                    tile: tuple[int, int] | None, dtype: str, realise: Realise,
+                    device: str | None, bandwidth_gbs: float | None,
                     sm_count: int | None, format_: str, output: str | None) -> None:  # fmt: skip
     """One kernel for a GEMM, or split-K by the best factor."""
     from fuseledger.verdict.decision_file import DEFAULT_DEVICE, machine_of
@@ -105,7 +114,7 @@ def decide_one_gemm(size: tuple[int, int, int], split: tuple[int, ...], tile: tu
     machine = machine_of(device or DEFAULT_DEVICE, bandwidth_gbs, sm_count)
     m, n, k = size
     gemm = Gemm(M=m, N=n, K=k, dtype=dtype, tile=tile)
-    _report(decide_gemm(gemm, machine, splits=split), format_, output)
+    _report(decide_gemm(gemm, machine, splits=split, realise=realise), format_, output)
 
 
 @command.command("attention")
@@ -118,9 +127,15 @@ def decide_one_gemm(size: tuple[int, int, int], split: tuple[int, ...], tile: tu
     metavar="64|16,64",
     help="Split factors of the keys; the best one if not given.",
 )
+@click.option("--queries", type=click.IntRange(min=1), default=1, show_default=True,
+              help="Queries of a head.")  # fmt: skip
+@click.option("--kv-heads", type=click.IntRange(min=1),
+              help="Heads of keys and values; as many as --heads if not given.")  # fmt: skip
 @click.option("--dtype", default="fp16", show_default=True, help="Type of keys and values.")
+@realise_option
 @machine_options
-def decide_one_attention(heads: int, kv: int, d: int, split: tuple[int, ...], dtype: str,
+def decide_one_attention(heads: int, kv: int, d: int, split: tuple[int, ...], queries: int,
+                         kv_heads: int | None, dtype: str, realise: Realise,
                          device: str | None, bandwidth_gbs: float | None, sm_count: int | None,
                          format_: str, output: str | None) -> None:  # fmt: skip
     """Decode attention: a block a head, or split-KV by the best factor."""
@@ -128,7 +143,10 @@ def decide_one_attention(heads: int, kv: int, d: int, split: tuple[int, ...], dt
     from fuseledger.verdict.decision_file import DEFAULT_DEVICE, machine_of
 
     machine = machine_of(device or DEFAULT_DEVICE, bandwidth_gbs, sm_count)
-    decision = decide_attention(heads, kv, d, machine, splits=split, dtype=dtype)
+    decision = decide_attention(
+        heads, kv, d, machine, splits=split, dtype=dtype, queries=queries, kv_heads=kv_heads,
+        realise=realise,
+    )  # fmt: skip
     _report(decision, format_, output)
 
 

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
+from typing import Literal
 
 from fuseledger.clock.residency import resident_shares
 from fuseledger.clock.time import GENERATED, Time
@@ -31,6 +33,12 @@ PAIR_LOADS = 0.75
 """Share of its loads that a library's product makes where blocks form clusters: two neighbours of
 square tiles load three tiles' sides in place of four (cuBLAS on Hopper and Blackwell names such
 kernels `2x1` and `2cta`: github.com/triton-lang/triton/pull/9044). Triton does not share loads."""
+ATTENTION_ROWS = 128
+"""Rows of a tile in the libraries' attention: a block with fewer queries computes them all the
+same (FlashAttention, hopper/tile_size.h and csrc/flash_attn/src/flash_fwd_launch_template.h: 128
+rows for heads of 64 and more)."""
+DOT_ROWS = 16
+"""Least rows of a generated tile: Triton's `tl.dot` takes 16 or more."""
 COMBINE_TILE = 1024
 """Results that a block of the combine kernel folds: 4 warps × 8 elements."""
 
@@ -73,6 +81,8 @@ class Roofline:
     device: Device
     launch: LaunchMode = "queued"
     tf32: bool = False
+    realise: Literal["best", "library", "generated"] = "best"
+    """Which realisation is priced; `library` where there is a call, else generated."""
 
     def time(self, price: Price) -> Time:
         """Time of a kernel from its price, in µs, by the cheaper realisation that it has.
@@ -124,11 +134,15 @@ class Roofline:
         if calls.core is None:
             return _Realised(GENERATED, 1.0, l2_us, matrix_us)
         library, generated = self._shares(calls.core)
-        own = _Realised(GENERATED, generated, l2_us, matrix_us / generated)
+        padded_us = matrix_us * _padding(price, DOT_ROWS)
+        own = _Realised(GENERATED, generated, l2_us, padded_us / generated)
         if calls.call is None:
             return own
         loads = PAIR_LOADS if (self.device.clusters or 1) > 1 else 1.0
-        theirs = _Realised(str(calls.call), library, self._l2_us(price, loads), matrix_us / library)
+        padded_us = matrix_us * _padding(price, ATTENTION_ROWS)
+        theirs = _Realised(str(calls.call), library, self._l2_us(price, loads), padded_us / library)
+        if self.realise != "best":
+            return theirs if self.realise == "library" else own
         return theirs if theirs.slowest(other_us) <= own.slowest(other_us) else own
 
     def _l2_us(self, price: Price, loads: float) -> float:
@@ -243,6 +257,14 @@ class Roofline:
         again = (price.l2_bytes - price.write_bytes) / reads
         in_flight = rates.sms * price.blocks_per_sm
         return reads * max(0.0, again / max(1.0, in_flight**0.5) - 1.0)
+
+
+def _padding(price: Price, least: int) -> float:
+    """Rows of an attention's tile, at least so many, over those that hold queries."""
+    if not price.calls.rows:
+        return 1.0
+    rows = prod([price.tiles.get(name, 1) for name in price.calls.rows])
+    return max(1.0, least / rows)
 
 
 def _fill(blocks: int, sms: int) -> float:

@@ -75,6 +75,8 @@ class Calls:
     call: LibraryCall | None
     reason: str = ""
     """Why no library has it, where it holds a product of tensors."""
+    rows: tuple[str, ...] = ()
+    """Axes of an attention's queries: what a block has of them fills the rows of its tile."""
 
 
 NO_PRODUCT = Calls(None, None)
@@ -133,12 +135,15 @@ def _orders(steps: list[str]) -> list[tuple[str, ...]]:
 
 
 def _attention(nest: Nest, library: str, steps: list[str], products: list[int]) -> Calls:
-    if len(products) != 2 or [s for s in steps if s not in ("alpha", "mask")] != _SOFTMAX:
-        return Calls("attention", None, f"{library}'s attention is QKᵀ, scale, mask, softmax, V")
+    left, right = (read.axes for read in nest.ops[products[0]].reads)
+    rows = tuple(name for name in left if name not in right)
     dtype = nest.graph.tensors[nest.ops[products[0]].reads[0].tensor].dtype
-    if dtype not in HALF:
-        return Calls("attention", None, f"{library} has no attention in {dtype}")
-    return Calls("attention", LibraryCall(library, "attention"))
+    call, reason = LibraryCall(library, "attention"), ""
+    if len(products) != 2 or [s for s in steps if s not in ("alpha", "mask")] != _SOFTMAX:
+        call, reason = None, f"{library}'s attention is QKᵀ, scale, mask, softmax, V"
+    elif dtype not in HALF:
+        call, reason = None, f"{library} has no attention in {dtype}"
+    return Calls("attention", call, reason, rows)
 
 
 _SOFTMAX = ["softmax.statistic", "softmax.apply", "product"]

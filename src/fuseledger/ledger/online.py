@@ -5,6 +5,10 @@ while it walks `n`: with a running maximum, what was summed under an old one is 
 `exp(t_old − t_new)`, and the division by `z` waits until the end. This is sound where the tensor is
 read, after its statistic, only as such an exponential, and that only by sums over the same axis.
 The rule reads bodies and combines, not names; attention is its best-known instance.
+
+What is kept while walking, (t, z) and the sums, is one statistic with an associative merge: two
+parts are merged by the same rescaling. So where the sums are the kernel's results, their axis may
+be on the grid (R3): split-KV.
 """
 
 from __future__ import annotations
@@ -20,15 +24,37 @@ def online_variant(nest: Nest) -> Nest | None:
     """The nest with every tensor that can be online no longer carried, or None where none can."""
     online: set[str] = set()
     rescaled: set[int] = set()
+    walked: set[str] = set()
     for tensor, axes in nest.carried.items():
         sums = _sums_over(nest, tensor, axes)
         if sums is not None:
             online.add(tensor)
             rescaled |= sums
+            walked |= axes
     if not online:
         return None
     carried = {name: axes for name, axes in nest.carried.items() if name not in online}
-    return replace(nest, carried=carried, rescaled=frozenset(rescaled))
+    split = tuple(name for name in nest.sizes if name in walked and _splits(nest, name, rescaled))
+    return replace(
+        nest, carried=carried, rescaled=frozenset(rescaled), open_axes=(*nest.open_axes, *split),
+        split_axes=nest.split_axes.union(split),
+    )  # fmt: skip
+
+
+def _splits(nest: Nest, axis: str, rescaled: set[int]) -> bool:
+    """Whether the grid may tile an axis that rescaled sums walk: they end there, with results.
+
+    No consumer of a partial result shares the kernel, and nothing else reduces or scans the axis.
+    """
+    if nest.sizes[axis] < 2 or axis in nest.open_axes:
+        return False
+    feeds = {edge.producer for edge in nest.edges}
+    for i, op in nest.ops.items():
+        if axis in op.scans:
+            return False
+        if axis in op.reduces and op.combine != "max_sumexp" and (i in feeds or i not in rescaled):
+            return False
+    return all(axis in nest.ops[i].reduces and i not in feeds for i in rescaled)
 
 
 def _sums_over(nest: Nest, tensor: str, axes: frozenset[str]) -> set[int] | None:

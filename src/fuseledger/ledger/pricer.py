@@ -173,7 +173,7 @@ class Pricer:
                 continue
             results = [self.tensors[write.tensor] for write in op.writes]
             written = parts * sum(t.elements for t in results) * ACCUMULATOR_BYTES
-            own = sum(t.bytes for t in results)
+            own = sum(t.bytes for t in results if t.name in self.nest.outputs)
             leaves = any(t.role == "output" for t in results)
             if not leaves and written <= FOLD_SHARE * (price.read_bytes + price.write_bytes):
                 price.partial_bytes += 2 * max(0, written - own)

@@ -108,11 +108,11 @@ class ScheduleSearch:
             self.price(positions),
         )
         owned = frozenset[str]()
+        variant = _variant(nest, choice)
         if price.walks == 1:
-            carried = _variant(nest, choice).carried
-            owned = frozenset(name for axes in carried.values() for name in axes)
+            owned = frozenset(name for axes in variant.carried.values() for name in axes)
         axes = tuple(
-            (name, _treatment(nest, name, price.tiles.get(name), owned))
+            (name, _treatment(variant, name, price.tiles.get(name), owned))
             for name, size in nest.sizes.items()
             if size > 1
         )

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fuseledger.devices import Device, load, replace_figures
-from fuseledger.verdict.attention import attention_options
 from fuseledger.verdict.options import Decision, DeclaredOption, Part, decide_declared, product
 
 BANDWIDTH_GBS = 4502.4
@@ -23,6 +22,9 @@ REGISTER_BUDGET = 192 * 1024
 
 TILE = 128
 """Rows and columns of a GEMM tile; the exercise's grids are those of 128×128."""
+KEYS_PER_TILE = 128
+"""Keys and values that a block of decode attention holds of one pipeline stage."""
+STAGES = 2
 BLOCK_ELEMENTS = 1024
 """Elements of a block of a pointwise kernel."""
 HALF, FLOAT = 2, 4
@@ -126,8 +128,31 @@ def skinny_gemm(
 def decode_attention(
     heads: int = 32, kv: int = 1 << 17, d: int = 128, split: int = 64
 ) -> list[DeclaredOption]:
-    """One query per head against its keys and values: a block a head, or split-KV."""
-    return attention_options(heads, kv, d, (split,), budget_bytes=SHARED_BUDGET)
+    """One query per head against its keys and values: a block a head, or split-KV.
+
+    A part leaves its unnormalised result and its (max, Σexp) in fp32; a second kernel reads and
+    combines them.
+    """
+    q, k, v, out = (
+        Part(name, heads * rows * d, "fp16")
+        for name, rows in (("q", 1), ("k", kv), ("v", kv), ("out", 1))
+    )
+    partials = Part("partials", heads * split * d, "fp32")
+    statistics = Part("statistics", heads * split * 2, "fp32")
+    held = product(2, STAGES, KEYS_PER_TILE, d, HALF, of="k and v × stages × keys × d × fp16")
+    flops = 4.0 * heads * kv * d
+    return [
+        DeclaredOption(
+            name="one block a head", reads=(q, k, v), writes=(out,), flops=flops, on_chip=held,
+            grid=product(heads, of="heads"), budget_bytes=SHARED_BUDGET,
+        ),
+        DeclaredOption(
+            name=f"split-KV={split}", reads=(q, k, v, _again(partials), _again(statistics)),
+            writes=(partials, statistics, out), flops=flops, on_chip=held, launches=2,
+            choice="split", grid=product(heads, split, of="heads × parts"),
+            budget_bytes=SHARED_BUDGET,
+        ),
+    ]  # fmt: skip
 
 
 def norm_into_projection(
