@@ -178,17 +178,28 @@ def cut_name(plan: Planned) -> str:
 def saved_words(saved_us: float, split: Mapping[str, float], against: str) -> str:
     """`saves 535.11 µs against [1,1,1,1]: traffic 524.31 + launches 15.00 − compute 4.19`.
 
-    The parts add up to what is saved or, where the plan is slower, to what is lost.
+    The parts add up to what is saved or, where the plan is slower, to what is lost. Where a fused
+    kernel waits for another resource than its parts did, its time only changes its name: traffic
+    and compute are then said together.
     """
     verb, sign = ("saves", 1.0) if saved_us >= 0 else ("loses", -1.0)
     scale, unit = (1e3, "ms") if max(map(abs, split.values())) >= 1e4 else (1.0, "µs")
-    shown = [(name, sign * us / scale) for name, us in split.items()]
+    shown = [(name, sign * us / scale) for name, us in _renamed(split).items()]
     shown = sorted((item for item in shown if abs(item[1]) >= 0.005), key=lambda item: -item[1])
     parts = "".join(
         f"{' + ' if us > 0 else ' − '}{account} {abs(us):,.2f}" for account, us in shown
     ).removeprefix(" + ")
     total = f"{verb} {abs(saved_us) / scale:,.2f} {unit} against {against}"
     return f"{total}: {parts}" if parts else total
+
+
+def _renamed(split: Mapping[str, float]) -> Mapping[str, float]:
+    """Traffic and compute as one where what one gains is mostly what the other loses."""
+    traffic, compute = split.get("traffic", 0.0), split.get("compute", 0.0)
+    if traffic * compute >= 0 or min(abs(traffic), abs(compute)) <= abs(traffic + compute):
+        return split
+    rest = {name: us for name, us in split.items() if name not in ("traffic", "compute")}
+    return {"traffic and compute": traffic + compute, **rest}
 
 
 def _notes(rows: Sequence[CutRow]) -> tuple[str, ...]:
