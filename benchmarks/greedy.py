@@ -5,7 +5,8 @@ from __future__ import annotations
 from fuseledger.graph.graph import Graph
 from fuseledger.planner.bits import bits
 from fuseledger.planner.bound import in_order
-from fuseledger.planner.partition import Reach, neighbours
+from fuseledger.planner.candidates import neighbours
+from fuseledger.planner.partition import Reach
 from fuseledger.planner.plan import candidate_cost
 from fuseledger.planner.schedules import ScheduleSearch
 

@@ -53,7 +53,7 @@ def sharing(graph: Graph) -> nx.Graph:
     """Ops joined where one reads the other, or both read one activation next to each other."""
     found = nx.Graph(digraph(graph).to_undirected())
     for name, readers in graph.consumers.items():
-        if graph.tensors[name].role != "weight" and len(readers) <= 8:
+        if graph.tensors[name].role != "weight" and len(readers) <= 16:
             found.add_edges_from(pairwise(readers))
     return found
 

@@ -13,8 +13,10 @@ from fuseledger.devices import load, replace_figures
 from fuseledger.errors import IllegalPlan
 from fuseledger.graph.graph import Graph
 from fuseledger.ledger.kernel import check_legal
-from fuseledger.planner.partition import enumerate_candidates, partition
+from fuseledger.planner.candidates import Limits, enumerate_candidates
+from fuseledger.planner.partition import Effort
 from fuseledger.planner.plan import PlanOptions, candidate_cost, make_plan, new_search
+from fuseledger.planner.solve import solve
 
 REGIMES = {
     "launch-bound": lambda d, size: 5.0 + d.random() * 0.1 * size,
@@ -47,7 +49,8 @@ def test_partition_is_the_brute_force_optimum(regime: str) -> None:
             price = REGIMES[regime](draw, len(group))
             if price is not None:
                 cost[group] = price
-        found = partition(graph, enumerate_candidates(graph, cost.get, max_ops=9))
+        candidates = enumerate_candidates(graph, cost.get, Limits(max_ops=9))
+        found = solve(graph, candidates, effort=Effort())
         check_legal(graph, found.groups)
         assert found.optimal
         assert found.cost == pytest.approx(sum(cost[g] for g in found.groups))

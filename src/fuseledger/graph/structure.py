@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fuseledger.graph.axis import Index
 from fuseledger.graph.op import Access, Op
 
 if TYPE_CHECKING:
     from fuseledger.graph.graph import Graph
 
+Shift = tuple[str, tuple[int, ...]]
+"""A tensor and the offsets at which a slice of it is read."""
+
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """An op with its names taken out: ops of one `kind` are alike but for `axes` and `tensors`."""
+    """An op with its names taken out: ops of one `kind` are alike but for the names it lists."""
 
     kind: int
     """Equal for ops whose loops, index maps, dtypes and work are equal."""
@@ -21,41 +26,93 @@ class Structure:
     """Axis names in order of first use."""
     tensors: tuple[str, ...]
     """Tensor names in order of first use."""
+    shifts: tuple[Shift, ...]
+    """Slices read or written, in order of first use: where they start changes no figure, which
+    of them are the same slice may."""
+    leaves: tuple[frozenset[int] | None, ...]
+    """For each result its readers, or None where it leaves the graph."""
 
 
 def structures(graph: Graph) -> tuple[Structure, ...]:
     """The structure of each op; `kind` numbers them within the graph."""
     kinds: dict[object, int] = {}
     found: list[Structure] = []
+    outputs = frozenset(graph.outputs)
     for op in graph.ops:
-        shape, axes, tensors = _shape(graph, op)
+        shape, axes, tensors, shifts = _shape(graph, op)
         kind = kinds.setdefault(shape, len(kinds))
-        found.append(Structure(kind, tuple(axes), tuple(tensors)))
+        leaves = tuple(
+            None if w.tensor in outputs else frozenset(graph.consumers.get(w.tensor, ()))
+            for w in op.writes
+        )
+        found.append(Structure(kind, tuple(axes), tuple(tensors), tuple(shifts), leaves))
     return tuple(found)
 
 
-def _shape(graph: Graph, op: Op) -> tuple[object, dict[str, int], dict[str, int]]:
+def signature(graph: Graph, positions: Sequence[int]) -> object:
+    """Equal for sets of ops that differ in names alone: as kernels they cost the same."""
     axes: dict[str, int] = {}
     tensors: dict[str, int] = {}
+    shifts: dict[Shift, int] = {}
+    inside = frozenset(positions)
+    found: list[object] = []
+    for i in positions:
+        each = graph.structures[i]
+        found.append(each.kind)
+        found += [axes.setdefault(name, len(axes)) for name in each.axes]
+        found += [tensors.setdefault(name, len(tensors)) for name in each.tensors]
+        found += [shifts.setdefault(shift, len(shifts)) for shift in each.shifts]
+        found += [readers is not None and readers <= inside for readers in each.leaves]
+    return tuple(found)
+
+
+def shift_of(graph: Graph, op: Op, access: Access) -> Shift | None:
+    """The slice that an access starts at, or None where it starts at 0 or is no plain slice.
+
+    A slice lies inside its tensor: padding is another matter, whose offset changes the work.
+    """
+    tensor = graph.tensors[access.tensor]
+    offsets = tuple(
+        index.offset if _is_inside(index, op.sizes, axis.size) else 0
+        for axis, index in zip(tensor.axes, access.index, strict=True)
+    )
+    return (access.tensor, offsets) if any(offsets) else None
+
+
+def _is_inside(index: Index, sizes: Mapping[str, int], size: int) -> bool:
+    if not index.offset or not index.is_affine:
+        return False
+    low, high = index.bounds(sizes.__getitem__)
+    return low >= 0 and high < size
+
+
+def _shape(graph: Graph, op: Op) -> tuple[object, dict[str, int], dict[str, int], dict[Shift, int]]:
+    axes: dict[str, int] = {}
+    tensors: dict[str, int] = {}
+    shifts: dict[Shift, int] = {}
 
     def axis(name: str) -> int:
         return axes.setdefault(name, len(axes))
 
     def access(a: Access) -> tuple[object, ...]:
         tensor = graph.tensors[a.tensor]
+        shift = shift_of(graph, op, a)
+        moved = shift[1] if shift else (0,) * len(a.index)
         coordinates = tuple(
             (
                 axis(dim.name),
                 dim.size,
-                index.offset,
+                index.offset - start,
+                start > 0,
                 index.divisor,
                 index.lookup,
                 tuple((axis(name), stride) for name, stride in index.terms),
             )
-            for dim, index in zip(tensor.axes, a.index, strict=True)
+            for dim, index, start in zip(tensor.axes, a.index, moved, strict=True)
         )
         number = tensors.setdefault(a.tensor, len(tensors))
-        return number, tensor.dtype, tensor.role == "output", coordinates
+        slice_ = None if shift is None else shifts.setdefault(shift, len(shifts))
+        return number, slice_, tensor.dtype, tensor.role == "output", coordinates
 
     shape = (
         op.kind,
@@ -68,6 +125,8 @@ def _shape(graph: Graph, op: Op) -> tuple[object, dict[str, int], dict[str, int]
         op.flops,
         op.special_ops,
         op.is_contraction,
+        # whether a softmax can be walked online is read from bodies
+        op.body if op.reduces or op.special_ops else None,
         tuple(sorted(op.attributes.items())) if op.kind == "declared" else (),
     )
-    return shape, axes, tensors
+    return shape, axes, tensors, shifts

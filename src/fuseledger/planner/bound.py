@@ -1,7 +1,7 @@
-"""Proof where dynamic programming cannot finish: a lower bound, and a MILP to close the gap.
+"""How far from the cheapest partition: the LP relaxation, and the integer search behind it.
 
-A plan is a set partition of the ops into candidates whose quotient graph has no cycle. Without the
-last condition its LP relaxation is a lower bound. With integer choices, cycles are cut off one at
+Set partitioning: every op is in exactly one chosen candidate. Whether the chosen kernels can be
+put in an order is not part of the model; where they wait for each other, cycles are cut off one at
 a time: of the groups on a cycle at least one must go.
 """
 
@@ -11,62 +11,107 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fuseledger.errors import MissingExtra
 from fuseledger.graph.graph import Graph
 from fuseledger.planner.bits import bits
 
-REDUCED_COST_SLACK = 1e-9
+if TYPE_CHECKING:
+    import numpy as np
+
+SLACK = 1e-9
+"""Share of a cost below which two costs are the same."""
+MIP_NODES = 200
+"""Nodes of the integer search: a count, so that a plan does not depend on the machine's speed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bound:
-    """What the relaxation proves, and the better partition if one was found."""
+class Relaxation:
+    """The LP's optimum: no partition into these candidates costs less than `lower`."""
 
     lower: float
-    groups: list[tuple[int, ...]] | None
-    """A runnable partition cheaper than the one given, or None."""
+    reduced: dict[int, float]
+    """Candidate → what a plan with it costs above `lower`, at least."""
+    groups: list[int] | None
+    """The LP's own optimum, in order, where it is a plan: nothing is cheaper."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Integer:
+    """What the integer search found."""
+
+    lower: float
+    groups: list[int] | None
+    """A runnable partition cheaper than the one known, in order, or None."""
     cost: float
-    """Cost of `groups`, or of the partition given."""
+    """Cost of `groups`, or of the partition known."""
     closed: bool
-    """Whether the MILP was solved to the end."""
+    """Whether the search came to its end: nothing is cheaper than `cost`."""
+
+
+def relax(graph: Graph, cost: Mapping[int, float]) -> Relaxation:
+    """Solve the LP relaxation by sifting: on few candidates, then with those that its duals miss.
+
+    Raises MissingExtra without `highspy`.
+    """
+    import numpy as np
+
+    table = _Table.of(cost)
+    solver = _Solver(len(graph.ops))
+    inside = np.zeros(len(table.masks), dtype=bool)
+    number = {mask: k for k, mask in enumerate(table.masks)}
+    adding = np.array([number[1 << i] for i in range(len(graph.ops))])
+    while True:
+        solver.add(table, adding)
+        inside[adding] = True
+        lower, duals = solver.relax()
+        reduced = table.costs - np.add.reduceat(duals[table.rows], table.starts)
+        missed = np.flatnonzero((reduced < -SLACK * max(1.0, lower)) & ~inside)
+        if not len(missed):
+            break
+        adding = missed[np.argsort(reduced[missed], kind="stable")][: len(graph.ops)]
+    positive = np.maximum(reduced, 0.0).tolist()
+    return Relaxation(
+        lower=lower,
+        reduced=dict(zip(table.masks, positive, strict=True)),
+        groups=_as_plan(graph, [table.masks[k] for k in solver.taken()]),
+    )
+
+
+def _as_plan(graph: Graph, groups: list[int]) -> list[int] | None:
+    """The groups in order, or None where they leave ops out or wait for each other."""
+    if sum(mask.bit_count() for mask in groups) < len(graph.ops):
+        return None
+    return in_order(graph, groups)[0]
 
 
 def improve(
-    graph: Graph, cost: dict[int, float], known: float, *, time_limit_s: float = 20.0
-) -> Bound:
-    """Bound the cheapest partition into candidates from below, and look for one under `known`.
+    graph: Graph, cost: Mapping[int, float], known: float, lower: float, *, deadline: float
+) -> Integer:
+    """Look for a partition that costs less than `known`, among candidates that one may contain.
 
-    Candidates whose reduced cost exceeds the gap cannot be in a better plan and are dropped
-    before the integer search. Raises MissingExtra without `highspy`.
+    Raises MissingExtra without `highspy`.
     """
-    started = time.monotonic()
-    masks = list(cost)
-    solver = _Solver(masks, [cost[m] for m in masks], len(graph.ops))
-    lower, reduced = solver.relax()
-    if known - lower <= REDUCED_COST_SLACK * max(1.0, known):
-        return Bound(lower=lower, groups=None, cost=known, closed=True)
-    kept = [m for m, r in zip(masks, reduced, strict=True) if r <= known - lower + 1e-9]
-    solver = _Solver(kept, [cost[m] for m in kept], len(graph.ops))
+    table = _Table.of(cost)
+    solver = _Solver(len(graph.ops))
+    solver.add(table, range(len(table.masks)))
     solver.make_integer()
     while True:
-        left = time_limit_s - (time.monotonic() - started)
-        if left <= 0:
-            return Bound(lower=lower, groups=None, cost=known, closed=False)
-        chosen = solver.solve(left)
+        left = deadline - time.monotonic()
+        chosen, bound = solver.solve(left) if left > 0 else (None, lower)
+        lower = max(lower, min(bound, known))
         if chosen is None:
-            return Bound(lower=lower, groups=None, cost=known, closed=False)
-        total = sum(cost[kept[k]] for k in chosen)
-        if total >= known - REDUCED_COST_SLACK * max(1.0, known):
-            return Bound(lower=known, groups=None, cost=known, closed=True)
-        groups = [kept[k] for k in chosen]
+            return Integer(lower=lower, groups=None, cost=known, closed=False)
+        groups = [table.masks[k] for k in chosen]
+        total = sum(cost[mask] for mask in groups)
+        if total >= known - SLACK * max(1.0, known):
+            return Integer(lower=known, groups=None, cost=known, closed=True)
         order, cycle = in_order(graph, groups)
         if order is not None:
-            ordered = [tuple(bits(mask)) for mask in order]
-            return Bound(lower=total, groups=ordered, cost=total, closed=True)
+            return Integer(lower=total, groups=order, cost=total, closed=True)
         solver.forbid([chosen[k] for k in cycle])
 
 
@@ -99,6 +144,29 @@ def _cycle(pending: list[int], before: list[set[int]], done: set[int]) -> list[i
         path.append(following)
 
 
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """Candidates as the columns of a sparse matrix of zeros and ones."""
+
+    masks: list[int]
+    costs: np.ndarray[Any, Any]
+    rows: np.ndarray[Any, Any]
+    """Ops of all candidates, one candidate after the other."""
+    starts: np.ndarray[Any, Any]
+    """Where each candidate's ops start in `rows`."""
+
+    @staticmethod
+    def of(cost: Mapping[int, float]) -> _Table:
+        import numpy as np
+
+        masks = list(cost)
+        rows = [row for mask in masks for row in bits(mask)]
+        lengths = [mask.bit_count() for mask in masks]
+        starts = np.cumsum([0, *lengths[:-1]], dtype=np.int32)
+        costs = np.array([cost[mask] for mask in masks])
+        return _Table(masks, costs, np.array(rows, dtype=np.int32), starts)
+
+
 @contextlib.contextmanager
 def _unheard() -> Generator[None]:
     """Standard output to nowhere: the solver prints a banner before it can be told not to."""
@@ -117,7 +185,7 @@ def _unheard() -> Generator[None]:
 class _Solver:
     """The set-partition model in HiGHS."""
 
-    def __init__(self, masks: Sequence[int], costs: Sequence[float], ops: int) -> None:
+    def __init__(self, ops: int) -> None:
         try:
             import highspy
         except ModuleNotFoundError as error:
@@ -128,34 +196,48 @@ class _Solver:
         self.model.silent()
         self.model.setOptionValue("random_seed", 0)
         self.model.setOptionValue("threads", 1)
-        self.count = len(masks)
+        self.model.setOptionValue("mip_max_nodes", MIP_NODES)
+        self.numbers: list[int] = []
         for _ in range(ops):
             self.model.addRow(1.0, 1.0, 0, [], [])
-        for mask, price in zip(masks, costs, strict=True):
-            rows = list(bits(mask))
-            self.model.addCol(price, 0.0, 1.0, len(rows), rows, [1.0] * len(rows))
 
-    def relax(self) -> tuple[float, list[float]]:
-        """(LP optimum, reduced cost of each candidate)."""
+    def add(self, table: _Table, columns: Sequence[int] | np.ndarray[Any, Any]) -> None:
+        """Add candidates by their numbers in the table."""
+        inf = self.kinds.kHighsInf
+        ends = [*table.starts[1:], len(table.rows)]
+        self.numbers += [int(k) for k in columns]
+        for k in columns:
+            rows = table.rows[table.starts[k] : ends[k]]
+            # no upper bound: the rows imply it, and a dual of its own would be left out of the sums
+            self.model.addCol(table.costs[k], 0.0, inf, len(rows), rows, [1.0] * len(rows))
+
+    def relax(self) -> tuple[float, np.ndarray[Any, Any]]:
+        """(LP optimum, dual of each op)."""
+        import numpy as np
+
         self.model.run()
         value: float = self.model.getInfo().objective_function_value
-        reduced: list[float] = list(self.model.getSolution().col_dual)
-        return value, reduced
+        return value, np.array(self.model.getSolution().row_dual)
+
+    def taken(self) -> list[int]:
+        """Numbers, in the table, of the columns that are (nearly) one."""
+        values = self.model.getSolution().col_value
+        return [self.numbers[column] for column, value in enumerate(values) if value > 0.999]
 
     def make_integer(self) -> None:
         """Every candidate is taken or not."""
         kind = self.kinds.HighsVarType.kInteger
-        for column in range(self.count):
+        for column in range(self.model.getNumCol()):
             self.model.changeColIntegrality(column, kind)
 
-    def solve(self, time_limit_s: float) -> list[int] | None:
-        """Columns of the optimum, or None where the time ran out."""
+    def solve(self, time_limit_s: float) -> tuple[list[int] | None, float]:
+        """(columns of the optimum, or None where time or nodes ran out; a lower bound)."""
         self.model.setOptionValue("time_limit", self.model.getRunTime() + time_limit_s)
         self.model.run()
+        bound: float = self.model.getInfo().mip_dual_bound
         if self.model.getModelStatus() != self.kinds.HighsModelStatus.kOptimal:
-            return None
-        values = self.model.getSolution().col_value
-        return [column for column in range(self.count) if values[column] > 0.5]
+            return None, bound
+        return self.taken(), bound
 
     def forbid(self, columns: list[int]) -> None:
         """Not all of these at once."""

@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import math
 import time as clock_time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from fuseledger.clock.roofline import LaunchMode, Roofline
 from fuseledger.devices import Device
-from fuseledger.errors import CutError, MissingExtra
+from fuseledger.errors import CutError
 from fuseledger.graph.graph import Graph
 from fuseledger.ledger.kernel import Plan, check_legal
 from fuseledger.ledger.ledger import KernelLedger, Totals, kernel_ledger
 from fuseledger.ledger.nest import analyse
-from fuseledger.planner.bound import improve
-from fuseledger.planner.partition import (
-    MAX_CANDIDATES,
-    MAX_OPS,
-    MAX_STATES,
-    Candidates,
-    Partition,
-    enumerate_candidates,
-    partition,
-)
+from fuseledger.planner.candidates import Limits, enumerate_candidates
+from fuseledger.planner.partition import Effort
 from fuseledger.planner.schedules import Choice, Objective, ScheduleSearch
+from fuseledger.planner.solve import Partition, solve
+
+Step = Callable[[str], object]
+"""Hears what the planner is doing."""
+
+
+def _silent(words: str) -> None:
+    """Tell nobody."""
+
 
 TIE = 1e-6
 """Weight of time (µs) beside bytes: of two plans with equal bytes the faster one."""
@@ -37,13 +39,12 @@ class PlanOptions:
     launch: LaunchMode = "queued"
     tf32: bool = False
     """Matrix products of fp32 in TF32, as cuDNN convolutions run in PyTorch by default."""
-    max_ops: int = MAX_OPS
-    """Most ops in one kernel."""
-    max_candidates: int = MAX_CANDIDATES
-    max_states: int = MAX_STATES
-    """Down-sets up to which the partition is exact without a solver."""
-    time_limit_s: float = 20.0
-    """Time for the integer search that follows a beam; 0: none."""
+    limits: Limits = field(default_factory=Limits)
+    """How far candidates are grown."""
+    effort: Effort = field(default_factory=Effort)
+    """Work of each search over down-sets, in counts."""
+    time_limit_s: float = 60.0
+    """Time after which the best plan so far is taken, with the gap proved by then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,37 +93,39 @@ def make_plan(
     options: PlanOptions | None = None,
     *,
     search: ScheduleSearch | None = None,
+    step: Step = _silent,
 ) -> Planned:
-    """The best plan found; `search` brings schedules and evidence that are known already."""
+    """The best plan found.
+
+    `search` brings schedules and evidence that are known already; `step` hears what is being
+    done, in words.
+    """
     options = options or PlanOptions()
     started = clock_time.perf_counter()
     search = search or new_search(graph, device, options)
     found = _cut_chain(graph, device, options)
     if found is not None:
         return _finish(graph, device, options, search, found, started)
+    deadline = clock_time.monotonic() + options.time_limit_s
+    count = f"{len(graph.ops):,} ops"
     candidates = enumerate_candidates(
         graph,
         lambda group: candidate_cost(search, group),
-        max_ops=options.max_ops,
-        limit=options.max_candidates,
+        options.limits,
         distinct=lambda: search.searched,
+        deadline=deadline,
+        moved=lambda found: step(f"planning {count}: {found:,} candidate kernels"),
     )
-    found = partition(graph, candidates, max_states=options.max_states)
-    if found.gap is None and options.time_limit_s > 0:
-        _prove(graph, candidates, found, options.time_limit_s)
+    step(f"planning {count}: choosing among {len(candidates.cost):,} candidates")
+    found = solve(
+        graph,
+        candidates,
+        effort=options.effort,
+        deadline=deadline,
+        moved=lambda done: step(f"planning {count}: {done:,} of them placed"),
+    )
+    step(f"planning {count}: writing the ledger")
     return _finish(graph, device, options, search, found, started)
-
-
-def _prove(graph: Graph, candidates: Candidates, found: Partition, time_limit_s: float) -> None:
-    """Bound a beam's partition from below, and replace it where a cheaper one is found."""
-    try:
-        bound = improve(graph, candidates.cost, found.cost, time_limit_s=time_limit_s)
-    except MissingExtra as missing:
-        found.cut_short.append(f"no bound: {missing}")
-        return
-    if bound.groups is not None:
-        found.groups, found.cost = bound.groups, bound.cost
-    found.gap = 0.0 if bound.closed else max(0.0, 1 - bound.lower / bound.cost)
 
 
 def _cut_chain(graph: Graph, device: Device, options: PlanOptions) -> Partition | None:
@@ -147,7 +150,6 @@ def _cut_chain(graph: Graph, device: Device, options: PlanOptions) -> Partition 
         cost,
         optimal=True,
         candidates=count * (count + 1) // 2,
-        states=count + 1,
     )
 
 
@@ -173,7 +175,7 @@ def plan_of_groups(
                 names = "+".join(graph.ops[i].name for i in group)
                 raise CutError(f"{graph.name}: {names} can be no kernel: {reason}")
     cost = sum(choice_cost(search.choose(group), options.objective) for group in groups)
-    found = Partition(groups, cost, optimal=False, candidates=0, states=0)
+    found = Partition(groups, cost, optimal=False, candidates=0)
     return _finish(graph, device, options, search, found, started)
 
 

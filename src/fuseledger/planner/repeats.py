@@ -9,14 +9,32 @@ from __future__ import annotations
 
 from fuseledger.graph.graph import Graph
 from fuseledger.graph.op import Access
+from fuseledger.graph.structure import Shift, shift_of
 
 WINDOW = 48
 """Ops that a candidate may span where regions repeat: two transformer layers."""
 
 
+WIDELY = 8
+"""Readers of a tensor, or parts that an op joins, beyond which not every one of them is tried
+together with the op that makes the tensor, or joins the parts."""
+SIBLINGS = 16
+"""Readers of a tensor beyond which those that follow each other are not tried side by side."""
+
+
+def is_widely_read(graph: Graph, tensor: str) -> bool:
+    """Whether a tensor has more readers than are tried one by one with what makes it."""
+    return len(graph.consumers[tensor]) > WIDELY
+
+
+def joins_many(graph: Graph, op: int) -> bool:
+    """Whether an op joins more parts that the graph makes than are tried one by one."""
+    return len(graph.predecessors[op]) > WIDELY
+
+
 def representatives(graph: Graph, window: int = WINDOW) -> list[int]:
     """For each op the first op from which the next `window` ops look the same."""
-    marks = _signatures(graph)
+    marks = _signatures(graph, window)
     count = len(marks)
     first: dict[tuple[int, ...], int] = {}
     found: list[int] = []
@@ -27,72 +45,61 @@ def representatives(graph: Graph, window: int = WINDOW) -> list[int]:
     return found
 
 
-def _signatures(graph: Graph) -> list[int]:
+def _signatures(graph: Graph, window: int) -> list[int]:
+    """A number for each op, equal where no candidate within a window can tell two ops apart."""
     numbers: dict[object, int] = {}
     last_axis: dict[str, tuple[int, int]] = {}
     last_reader: dict[str, int] = {}
+    last_slice: dict[Shift, int] = {}
     outputs = set(graph.outputs)
     marks: list[int] = []
+
+    def back(i: int, j: int | None) -> int | None:
+        """How many ops ago, or None where that is never or too long."""
+        return None if j is None or i - j >= window else i - j
+
     for i, op in enumerate(graph.ops):
         place = {axis.name: k for k, axis in enumerate(op.axes)}
 
-        def access(a: Access, i: int = i, place: dict[str, int] = place) -> tuple[object, ...]:
+        def access(a: Access, i: int = i) -> tuple[object, ...]:
             tensor = graph.tensors[a.tensor]
-            maker = graph.producer.get(a.tensor)
-            reader = last_reader.get(a.tensor)
+            shift = shift_of(graph, graph.ops[i], a)
             return (
-                tensor.dtype,
-                None if maker is None else i - maker,
-                None if reader is None else i - reader,
-                tensor.role == "weight",
-                tuple(
-                    (
-                        axis.size,
-                        index.axis == axis.name,
-                        index.offset,
-                        index.divisor,
-                        index.lookup,
-                        tuple((place[name], stride) for name, stride in index.terms),
-                    )
-                    for axis, index in zip(tensor.axes, a.index, strict=True)
-                ),
+                back(i, graph.producer.get(a.tensor)),
+                back(i, last_reader.get(a.tensor)),
+                tensor.role == "weight" or len(graph.consumers[a.tensor]) > SIBLINGS,
+                is_widely_read(graph, a.tensor),
+                graph.consumers[a.tensor][0] == i,
+                shift and back(i, last_slice.get(shift)),
             )
 
         mark = (
-            op.kind,
-            op.combine,
-            op.flops,
-            op.special_ops,
-            op.is_contraction,
-            tuple(
-                (
-                    axis.size,
-                    axis.name in op.reduces,
-                    axis.name in op.scans,
-                    _back(last_axis, axis.name, i),
-                )
-                for axis in op.axes
-            ),
+            graph.structures[i].kind,
+            joins_many(graph, i),
+            tuple(_axis_back(last_axis, axis.name, i, window) for axis in op.axes),
             tuple(access(a) for a in op.reads),
             tuple(
                 (
-                    graph.tensors[w.tensor].dtype,
                     w.tensor in outputs,
-                    tuple(j - i for j in graph.consumers.get(w.tensor, ())),
+                    tuple(sorted({min(j - i, window) for j in graph.consumers.get(w.tensor, ())})),
                 )
                 for w in op.writes
             ),
-            tuple(sorted(op.attributes.items())) if op.kind == "declared" else (),
         )
         marks.append(numbers.setdefault(mark, len(numbers)))
         for name, k in place.items():
             last_axis[name] = (i, k)
         for a in op.reads:
             last_reader[a.tensor] = i
+            shift = shift_of(graph, op, a)
+            if shift is not None:
+                last_slice[shift] = i
     return marks
 
 
-def _back(last: dict[str, tuple[int, int]], name: str, i: int) -> tuple[int, int] | None:
+def _axis_back(
+    last: dict[str, tuple[int, int]], name: str, i: int, window: int
+) -> tuple[int, int] | None:
     """How many ops ago the axis was last walked, and as which of that op's axes."""
     found = last.get(name)
-    return None if found is None else (i - found[0], found[1])
+    return None if found is None or i - found[0] >= window else (i - found[0], found[1])

@@ -17,6 +17,7 @@ from fuseledger.clock.textbook import declared_time
 from fuseledger.clock.time import Time
 from fuseledger.devices import Device
 from fuseledger.graph.graph import Graph
+from fuseledger.graph.structure import signature
 from fuseledger.ledger.compiled import Figures, ScheduleKey, schedule_key, use_compiled
 from fuseledger.ledger.declared import declared_price
 from fuseledger.ledger.footprint import LOOP_POINTS
@@ -78,11 +79,10 @@ class ScheduleSearch:
         key = positions
         found = self.memo.get(key)
         if found is None:
-            nest = analyse(self.graph, positions)
-            key = signature(nest)
+            key = signature(self.graph, positions)
             found = self.memo.get(key)
             if found is None:
-                found = self.memo[key] = self._search(nest)
+                found = self.memo[key] = self._search(analyse(self.graph, positions))
                 self.searched += 1
             self.memo[positions] = found
         return found
@@ -387,19 +387,3 @@ def _cone(sinks: list[int], before: dict[int, list[int]]) -> tuple[int, ...]:
             found.add(i)
             pending.extend(before.get(i, ()))
     return tuple(sorted(found))
-
-
-def signature(nest: Nest) -> object:
-    """Equal for nests that differ in names alone: the key of the memo."""
-    axes: dict[str, int] = {}
-    tensors: dict[str, int] = {}
-    structures = nest.graph.structures
-    return tuple(
-        (
-            structures[i].kind,
-            tuple([axes.setdefault(name, len(axes)) for name in structures[i].axes]),
-            tuple([tensors.setdefault(name, len(tensors)) for name in structures[i].tensors]),
-            tuple([write.tensor in nest.outputs for write in op.writes]),
-        )
-        for i, op in nest.ops.items()
-    )

@@ -1,0 +1,310 @@
+"""Candidate kernels: convex sets of ops that share tensors, grown one step at a time.
+
+Two growths. By ops: every connected convex set, and siblings that share an input. By units: an op
+and the pointwise ops that only continue it count as one, so that an epilogue of any length is
+within reach, and so that wide graphs are covered with fewer steps. Where windows of ops repeat
+(equal layers) candidates are grown once and shifted.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from fuseledger.graph.graph import Graph
+from fuseledger.planner.bits import bits
+from fuseledger.planner.partition import Reach
+from fuseledger.planner.repeats import (
+    SIBLINGS,
+    WINDOW,
+    is_widely_read,
+    joins_many,
+    representatives,
+)
+
+Cost = Callable[[tuple[int, ...]], float | None]
+"""Cost of a set of ops as one kernel, or None where it is not usable."""
+
+MAX_OPS = 10
+MAX_CANDIDATES = 50_000
+EXHAUSTIVE = 2_000
+"""Distinct structures up to which every convex set is grown."""
+PER_STEP = 150
+"""Beyond, distinct structures that each step of the growth by units may add."""
+
+
+def neighbours(graph: Graph) -> list[int]:
+    """For each op a mask of those it shares an intermediate or an activation with.
+
+    Siblings are readers that follow each other. Of very many readers of a tensor, or parts that an
+    op joins, any few would make a candidate: only the first reader, and the last part, count.
+    """
+    near = [0] * len(graph.ops)
+    for i, before in enumerate(graph.predecessors):
+        for j in before[-1:] if joins_many(graph, i) else before:
+            between = [w.tensor for w in graph.ops[j].writes if w.tensor in graph.consumers]
+            if all(
+                is_widely_read(graph, name) and graph.consumers[name][0] != i for name in between
+            ):
+                continue
+            near[i] |= 1 << j
+            near[j] |= 1 << i
+    for name, readers in graph.consumers.items():
+        if graph.tensors[name].role == "weight" or len(readers) > SIBLINGS:
+            continue
+        for a, b in pairwise(readers):
+            near[a] |= 1 << b
+            near[b] |= 1 << a
+    return near
+
+
+def units(graph: Graph) -> list[int]:
+    """Masks of the graph's units, in order: ops, with the pointwise ops that only continue them.
+
+    `v` continues `u` where it is pointwise, reads nothing else that the graph makes, `u` has no
+    other reader, and its result is no larger. A cut between the two then moves no fewer bytes
+    than one after `v`.
+    """
+    home = list(range(len(graph.ops)))
+    for i, op in enumerate(graph.ops):
+        before = graph.predecessors[i]
+        if len(before) == 1 and _continues(graph, before[0], i) and not op.is_opaque:
+            home[i] = home[before[0]]
+    masks: dict[int, int] = {}
+    for i, root in enumerate(home):
+        masks[root] = masks.get(root, 0) | 1 << i
+    return list(masks.values())
+
+
+def _continues(graph: Graph, i: int, j: int) -> bool:
+    u, v = graph.ops[i], graph.ops[j]
+    if u.is_opaque or u.kind == "declared" or v.combine is not None or v.kind != "loop":
+        return False
+    if len(u.writes) != 1 or len(v.writes) != 1 or v.scans:
+        return False
+    made, result = graph.tensors[u.writes[0].tensor], graph.tensors[v.writes[0].tensor]
+    return (
+        graph.consumers[made.name] == (j,)
+        and made.name not in graph.outputs
+        and u.output_points == v.points == made.elements
+        and result.bytes <= made.bytes
+    )
+
+
+@dataclass(slots=True)
+class Candidates:
+    """Usable candidates: mask → cost."""
+
+    cost: dict[int, float]
+    cut_short: list[str] = field(default_factory=list[str])
+    """What was left out of the enumeration, in words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How far candidates are grown."""
+
+    max_ops: int = MAX_OPS
+    """Most ops in one kernel, a unit counted as one."""
+    candidates: int = MAX_CANDIDATES
+    structures: int = EXHAUSTIVE
+    per_step: int = PER_STEP
+
+
+def enumerate_candidates(
+    graph: Graph,
+    cost: Cost,
+    limits: Limits | None = None,
+    *,
+    distinct: Callable[[], int] | None = None,
+    deadline: float = math.inf,
+    moved: Callable[[int], object] | None = None,
+) -> Candidates:
+    """The convex connected sets of up to `max_ops` ops or units with a cost, smallest first.
+
+    `distinct` tells how many structures have been priced so far: equal layers count once.
+    `moved` hears how many candidates have been found. Past `deadline` (monotonic seconds) none
+    are added.
+    """
+    limits = limits or Limits()
+    firsts = representatives(graph)
+    seen_once = _windows(firsts)
+    barriers = sum(1 << i for i, op in enumerate(graph.ops) if op.is_opaque)
+    growth = _Growth(graph, cost, limits, distinct, deadline, moved)
+    whole = growth.run([1 << i for i in bits(seen_once)], barriers, stop=True)
+    grouped = [mask for mask in units(graph) if not mask & ~seen_once]
+    if time.monotonic() < deadline and (len(grouped) < seen_once.bit_count() or not whole):
+        growth.run(grouped, barriers, stop=False)
+    return Candidates(_shifted(growth.found, firsts), growth.cut_short)
+
+
+class _Growth:
+    """Sets found so far, and the growth of more of them."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        cost: Cost,
+        limits: Limits,
+        distinct: Callable[[], int] | None,
+        deadline: float,
+        moved: Callable[[int], object] | None,
+    ) -> None:
+        self.cost, self.limits, self.deadline, self.moved = cost, limits, deadline, moved
+        self.reach, self.near = Reach.of(graph), neighbours(graph)
+        self.found: dict[int, float] = {}
+        self.unusable: set[int] = set()
+        self.distinct = distinct or (lambda: len(self.found))
+        self.cut_short: list[str] = []
+
+    def run(self, pieces: Sequence[int], barriers: int, *, stop: bool) -> bool:
+        """Grow sets of pieces, and tell whether all of them were grown.
+
+        Past the limit on structures it stops, or goes on with the most promising sets.
+        """
+        piece_of = {i: mask for mask in pieces for i in bits(mask)}
+        around = {mask: self._mark(mask) for mask in pieces}
+        layer: dict[int, tuple[int, int, int]] = {}
+        self.pairs: list[int] = []
+        for mask in pieces:
+            self._price(mask)
+            if not mask & barriers:
+                layer[mask] = around[mask]
+        inside = sum(pieces) & ~barriers
+        for _ in range(self.limits.max_ops - 1):
+            grown: dict[int, tuple[int, int, int]] = {}
+            before, promising = self.distinct(), False
+            if before > self.limits.structures:
+                if stop:
+                    return False
+                promising = True
+                self._say(
+                    f"beyond {self.limits.structures:,} structures only the most promising groups "
+                    "were grown"
+                )
+            wider = self._wider(layer, piece_of, inside, around)
+            for mask, piece in self._promising(wider) if promising else wider:
+                if mask | piece in grown:
+                    continue
+                if promising and self.pairs and self.distinct() - before > self.limits.per_step:
+                    break  # pairs are the guide to everything larger: all of them are priced
+                if time.monotonic() > self.deadline:
+                    self._say("the time limit ended the search for candidates")
+                    return False
+                if len(self.found) >= self.limits.candidates:
+                    self._say(f"candidates capped at {len(self.found):,}")
+                    return False
+                self._price(mask | piece)
+                one, two = layer[mask], around[piece]
+                grown[mask | piece] = (one[0] | two[0], one[1] | two[1], one[2] | two[2])
+            layer = grown
+            self.pairs = self.pairs or list(grown)
+            if self.moved is not None:
+                self.moved(len(self.found))
+            if not layer:
+                break
+        return True
+
+    def _wider(
+        self,
+        layer: dict[int, tuple[int, int, int]],
+        piece_of: dict[int, int],
+        inside: int,
+        around: dict[int, tuple[int, int, int]],
+    ) -> Iterator[tuple[int, int]]:
+        """(set, piece that may be added to it), where the two together are convex."""
+        for mask, (above, below, near) in layer.items():
+            for piece in _pieces(near & inside & ~mask, piece_of):
+                more_above, more_below, _ = around[piece]
+                if not (above | more_above) & (below | more_below) & ~(mask | piece):
+                    yield mask, piece
+
+    def _mark(self, mask: int) -> tuple[int, int, int]:
+        """Ancestors, descendants and neighbours of a piece."""
+        above = below = near = 0
+        for i in bits(mask):
+            above |= self.reach.above[i]
+            below |= self.reach.below[i]
+            near |= self.near[i]
+        return above, below, near
+
+    def _price(self, mask: int) -> None:
+        if mask in self.found or mask in self.unusable:
+            return
+        price = self.cost(tuple(bits(mask)))
+        if price is not None:
+            self.found[mask] = price
+        else:
+            assert mask & mask - 1, "a single op is always a kernel"
+            self.unusable.add(mask)
+
+    def _promising(self, wider: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+        """The sets likeliest to save most, each first op in turn.
+
+        Before a set is priced it is taken to save what its smaller part does, and what the piece
+        saves with the one piece of it that suits it best.
+        """
+        pairs: dict[int, list[int]] = {}
+        for mask in self.pairs:
+            for i in bits(mask):
+                pairs.setdefault(i, []).append(mask)
+        guessed: list[tuple[float, int, int]] = []
+        seen: set[int] = set()
+        for mask, piece in wider:
+            if mask | piece in seen:
+                continue
+            seen.add(mask | piece)
+            first = (piece & -piece).bit_length() - 1
+            best = min(
+                (self._saving(pair) for pair in pairs.get(first, ()) if not pair & ~(mask | piece)),
+                default=0.0,
+            )
+            guessed.append((min(0.0, self._saving(mask)) + min(0.0, best), mask, piece))
+        rank: dict[int, int] = {}
+        ranked: list[tuple[int, float, int, int]] = []
+        for saving, mask, piece in sorted(guessed):
+            first = (mask | piece) & -(mask | piece)
+            rank[first] = rank.get(first, -1) + 1
+            ranked.append((rank[first], saving, mask, piece))
+        return [(mask, piece) for _, _, mask, piece in sorted(ranked)]
+
+    def _saving(self, mask: int) -> float:
+        """Cost of a set beside its ops apart: negative where it saves."""
+        apart = sum(self.found[1 << i] for i in bits(mask))
+        return self.found.get(mask, float("inf")) - apart
+
+    def _say(self, words: str) -> None:
+        if words not in self.cut_short:
+            self.cut_short.append(words)
+
+
+def _pieces(mask: int, piece_of: dict[int, int]) -> Iterable[int]:
+    """The pieces that a mask of ops touches, each once."""
+    return dict.fromkeys(piece_of[i] for i in bits(mask) if i in piece_of)
+
+
+def _windows(firsts: list[int]) -> int:
+    """Mask of the ops that some first window covers."""
+    mask = 0
+    for i, first in enumerate(firsts):
+        if first == i:
+            mask |= (1 << WINDOW) - 1 << i
+    return mask & (1 << len(firsts)) - 1
+
+
+def _shifted(found: dict[int, float], firsts: list[int]) -> dict[int, float]:
+    """The candidates of every window: those of the first equal one, moved to where it is."""
+    if all(first == i for i, first in enumerate(firsts)):
+        return found
+    starting: dict[int, list[int]] = {}
+    for mask in found:
+        starting.setdefault((mask & -mask).bit_length() - 1, []).append(mask)
+    moved: dict[int, float] = {}
+    for i, first in enumerate(firsts):
+        for mask in starting[first]:
+            if first == i or mask >> first < 1 << WINDOW:
+                moved[mask << i - first] = found[mask]
+    return moved

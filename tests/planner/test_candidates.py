@@ -1,0 +1,66 @@
+"""Candidate kernels: units, windows that repeat, and epilogues of any length."""
+
+from __future__ import annotations
+
+from fuseledger.devices import load
+from fuseledger.graph import compose
+from fuseledger.graph.builder import GraphBuilder
+from fuseledger.graph.graph import Graph
+from fuseledger.graph.structure import signature
+from fuseledger.planner.bits import bits
+from fuseledger.planner.candidates import Limits, enumerate_candidates, units
+from fuseledger.planner.plan import PlanOptions, make_plan
+
+
+def epilogue(length: int) -> Graph:
+    """A matrix product and a chain of pointwise ops behind it."""
+    b = GraphBuilder(f"epilogue{length}")
+    x = b.input("x", (1024, 1024), "fp16")
+    y = compose.matmul(b, x, b.weight("w", (1024, 1024), "fp16"))
+    for i in range(length):
+        y = b.map("relu" if i % 2 else "tanh", [y])
+    b.output(y, "y")
+    return b.finish()
+
+
+def test_an_epilogue_of_any_length_is_one_kernel() -> None:
+    """A product and 25 pointwise ops: one launch, and A, B and C once each."""
+    for objective in ("time", "bytes"):
+        planned = make_plan(epilogue(25), load("h100-sxm"), PlanOptions(objective=objective))
+        assert planned.totals.launches == 1
+        assert planned.totals.bytes == 3 * 1024 * 1024 * 2
+        assert planned.partition.optimal
+
+
+def test_a_unit_ends_where_something_joins_leaves_or_grows() -> None:
+    """relu and tanh continue the product; a result read twice and a sum of two end a unit."""
+    b = GraphBuilder("units")
+    x = b.input("x", (64, 64), "fp16")
+    product = compose.matmul(b, x, b.weight("w", (64, 64), "fp16"))
+    a = b.map("tanh", [b.map("relu", [product])])
+    c = b.map("exp", [a])
+    d = b.map("add", [c, b.map("relu", [a])])
+    b.output(b.map("relu", [d]), "y")
+    graph = b.finish()
+    names = [[graph.ops[i].function for i in bits(mask)] for mask in units(graph)]
+    assert names == [["gemm", "relu", "tanh"], ["exp"], ["relu"], ["add", "relu"]]
+
+
+def test_growth_by_units_finds_what_growth_by_ops_finds() -> None:
+    """Where no epilogue is longer than a kernel may be, every interval of a chain is there once."""
+    graph = epilogue(6)
+    by_size = enumerate_candidates(graph, lambda group: float(len(group)), Limits())
+    everything = {sum(1 << i for i in range(a, b)) for a in range(7) for b in range(a + 1, 8)}
+    assert set(by_size.cost) == everything
+
+
+def test_equal_slices_cost_the_same_wherever_they_start() -> None:
+    """Ops on steps 3 and 5 of a sequence are alike; on one step twice, and on two, they are not."""
+    b = GraphBuilder("slices")
+    x = b.input("x", (8, 256), "fp16")
+    steps = [b.slice(x, 0, i, 1) for i in range(8)]
+    for i in (3, 5, 3):
+        b.output(b.map("relu", [steps[i]]), f"y{len(b.ops)}")
+    graph = b.finish()
+    assert signature(graph, (0,)) == signature(graph, (1,))
+    assert signature(graph, (0, 2)) != signature(graph, (0, 1))
