@@ -1,9 +1,11 @@
-"""Plan every graph of a KernelBench folder; compare with one kernel an op and with greedy merging.
+"""Plan the KernelBench graphs; compare with one kernel an op and with greedy merging.
 
-    python benchmarks/corpus.py FOLDER [--level 2] [--optimise bytes] [--greedy] [--markdown FILE]
+    python benchmarks/corpus.py FOLDER [--version v0.1] [--level 2] [--optimise bytes]
+                                [--no-greedy] [--page docs/kernelbench.md]
 
-Prints a row a graph, the geometric mean of bytes over floor, and, for each problem above 1.5, the
-account that stands in the way of its largest cut tensor.
+Every plan is checked: legal, and no dearer by its own measure than one kernel an op or than
+greedy pair merging. Prints a row a graph; `--page` writes the rows of all levels to a page, with
+the problems above 1.5 times the floor and the account that stands in their way.
 """
 
 from __future__ import annotations
@@ -11,91 +13,154 @@ from __future__ import annotations
 import argparse
 import math
 import time
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
-from fuseledger.devices import load
+from fuseledger.devices import Device, load
 from fuseledger.frontends import aten_json
 from fuseledger.ledger.kernel import check_legal
 from fuseledger.planner.bits import bits
 from fuseledger.planner.bound import in_order
-from fuseledger.planner.plan import PlanOptions, choice_cost, make_plan
+from fuseledger.planner.plan import Planned, PlanOptions, choice_cost, make_plan
 from fuseledger.verdict.edges import edge_verdicts
 from greedy import greedy_groups
+
+HEAD = (
+    "| problem | ops | barriers | kernels | MB unfused | MB planned | MB floor | µs unfused "
+    "| µs planned | greedy | s |\n|---|---|---|---|---|---|---|---|---|---|---|"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One problem's figures."""
+
+    version: str
+    level: str
+    problem: str
+    planned: Planned
+    greedy: float | None
+    """Cost of the greedy plan over ours."""
+    seconds: float
+    """Processor time of planning."""
+
+    @property
+    def over_floor(self) -> float:
+        """Bytes over the graph's floor."""
+        return self.planned.totals.bytes / self.planned.graph.floor_bytes
+
+    def __str__(self) -> str:
+        graph, before, after = self.planned.graph, self.planned.baseline, self.planned.totals
+        barriers = ", ".join(f"{n} ×{c}" for n, c in graph.barriers.items()) or "–"
+        greedy = "–" if self.greedy is None else f"{self.greedy:.3f}"
+        return (
+            f"| {self.problem} | {len(graph.ops)} | {barriers} | {before.kernels} → {after.kernels}"
+            f" | {before.bytes / 1e6:,.1f} | {after.bytes / 1e6:,.1f} "
+            f"| {graph.floor_bytes / 1e6:,.1f} | {before.time_us:,.0f} | {after.time_us:,.0f} "
+            f"| {greedy} | {self.seconds:.2f} |"
+        )
+
+    def stands_in_the_way(self) -> str | None:
+        """Above 1.5 times the floor: the account that keeps the largest cut tensor cut."""
+        cuts = [v for v in edge_verdicts(self.planned) if v.choice == "cut"]
+        if self.over_floor <= 1.5 or not cuts:
+            return None
+        worst = max(cuts, key=lambda v: self.planned.graph.tensors[v.tensor].bytes)
+        return f"- {self.problem} ({self.over_floor:.2f}): {worst.account}: {worst.reason}"
+
+
+def measure(path: Path, device: Device, options: PlanOptions, *, greedy: bool) -> Row:
+    """Plan one graph and check the plan."""
+    graph = aten_json.load(path)
+    started = time.process_time()
+    planned = make_plan(graph, device, options)
+    seconds = time.process_time() - started
+    check_legal(graph, planned.partition.groups)
+    totals, baseline = planned.totals, planned.baseline
+    dearer = (
+        totals.time_us > baseline.time_us * (1 + 1e-9)
+        if options.objective == "time"
+        else totals.bytes > baseline.bytes
+    )
+    assert not dearer, f"{path}: dearer than one kernel an op"
+    ratio = None
+    if greedy:
+        masks = greedy_groups(graph, planned.search)
+        assert in_order(graph, masks)[0] is not None
+        choices = [planned.search.choose(tuple(bits(mask))) for mask in masks]
+        cost = sum(choice_cost(choice, options.objective) for choice in choices)
+        ratio = cost / planned.partition.cost
+        assert ratio > 1 - 1e-9, f"{path}: greedy merging is cheaper: {ratio:.4f}"
+    return Row(
+        version=path.parts[-3], level=path.parts[-2], problem=path.stem, planned=planned,
+        greedy=ratio, seconds=seconds,
+    )  # fmt: skip
+
+
+def summary(rows: list[Row]) -> str:
+    """The rows in one sentence."""
+    mean = math.exp(sum(math.log(row.over_floor) for row in rows) / len(rows))
+    words = f"{len(rows)} graphs, geometric mean of bytes over floor {mean:.3f}"
+    ratios = sorted(row.greedy for row in rows if row.greedy is not None)
+    if ratios:
+        words += (
+            f"; greedy pair merging costs {ratios[len(ratios) // 2]:.3f}× the plan in the median, "
+            f"{ratios[-1]:.3f}× at most"
+        )
+    proved = sum(row.planned.partition.optimal for row in rows)
+    gaps = [row.planned.partition.gap for row in rows]
+    worst = max((gap for gap in gaps if gap is not None), default=0.0)
+    return f"{words}; {proved} proved optimal, the largest proved gap is {worst:.2%}."
+
+
+def page(rows: list[Row], options: PlanOptions, device: Device) -> str:
+    """The page of tables."""
+    what = "time" if options.objective == "time" else "bytes"
+    lines = [
+        f"# KernelBench, {what} minimised",
+        "",
+        f"Made by `python benchmarks/corpus.py FOLDER --optimise {what} --page FILE`. All figures "
+        f"are modelled, for {device.name}. *Unfused* is one kernel an op, *floor* the inputs, "
+        "weights and outputs once, *greedy* the cost of greedy pair merging over that of the plan, "
+        "*s* the processor time of planning. Every plan is legal and no dearer than either.",
+    ]
+    for version, level in dict.fromkeys((row.version, row.level) for row in rows):
+        group = [row for row in rows if (row.version, row.level) == (version, level)]
+        lines += ["", f"## {version}, {level.replace('level', 'level ')}", "", summary(group), ""]
+        lines += [HEAD, *map(str, group)]
+        reasons = [text for row in group if (text := row.stands_in_the_way())]
+        if reasons:
+            lines += ["", "Above 1.5 times the floor, what keeps the largest cut tensor cut:", ""]
+            lines += reasons
+    return "\n".join([*lines, ""])
+
+
+def paths(folder: Path, versions: Iterable[str], level: str) -> list[Path]:
+    """The graphs asked for, in order."""
+    return [p for v in versions for p in sorted(folder.glob(f"{v}/level{level}/*.json"))]
 
 
 def main() -> None:
     """Run the benchmark; see the module."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--version", default="v0,v0.1")
     parser.add_argument("--level", default="*")
-    parser.add_argument("--version", default="v0.1")
     parser.add_argument("--device", default="h100-sxm")
     parser.add_argument("--optimise", choices=["time", "bytes"], default="time")
-    parser.add_argument("--greedy", action="store_true")
-    parser.add_argument("--markdown", type=Path)
+    parser.add_argument("--no-greedy", action="store_true")
+    parser.add_argument("--page", type=Path)
     args = parser.parse_args()
-    device = load(args.device)
-    options = PlanOptions(objective=args.optimise)
-    lines = [
-        "| problem | ops | kernels | bytes | bytes/floor | unfused/floor | time µs | unfused µs "
-        "| greedy/plan | s |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    ratios: list[float] = []
-    greedy: list[float] = []
-    barriers: dict[str, int] = {}
-    reasons: list[str] = []
-    for path in sorted(args.folder.glob(f"{args.version}/level{args.level}/*.json")):
-        started = time.perf_counter()
-        graph = aten_json.load(path)
-        planned = make_plan(graph, device, options)
-        seconds = time.perf_counter() - started
-        check_legal(graph, planned.partition.groups)
-        totals, baseline = planned.totals, planned.baseline
-        dearer = (
-            totals.time_us > baseline.time_us * (1 + 1e-9)
-            if args.optimise == "time"
-            else totals.bytes > baseline.bytes
-        )
-        assert not dearer, f"{path.name} is dearer than one kernel an op"
-        for name, count in graph.barriers.items():
-            barriers[name] = barriers.get(name, 0) + count
-        over = "–"
-        if args.greedy:
-            masks = greedy_groups(graph, planned.search)
-            assert in_order(graph, masks)[0] is not None
-            cost = sum(
-                choice_cost(planned.search.choose(tuple(bits(m))), options.objective) for m in masks
-            )
-            ratio = cost / planned.partition.cost
-            assert ratio > 1 - 1e-9 or not planned.partition.optimal, path.name
-            greedy.append(ratio)
-            over = f"{ratio:.3f}"
-        ratio = totals.bytes / graph.floor_bytes
-        ratios.append(ratio)
-        lines.append(
-            f"| {path.parent.name} {path.stem} | {len(graph.ops)} | {totals.kernels} "
-            f"| {totals.bytes:,} | {ratio:.2f} | {baseline.bytes / graph.floor_bytes:.2f} "
-            f"| {totals.time_us:,.0f} | {baseline.time_us:,.0f} | {over} | {seconds:.2f} |"
-        )
-        print(lines[-1], flush=True)
-        if ratio > 1.5:
-            cuts = [v for v in edge_verdicts(planned) if v.choice == "cut"]
-            if cuts:
-                worst = max(cuts, key=lambda v: graph.tensors[v.tensor].bytes)
-                reasons.append(f"- {path.stem} ({ratio:.2f}): {worst.account}: {worst.reason}")
-    mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-    summary = [f"{len(ratios)} graphs, geometric mean of bytes over floor {mean:.3f}"]
-    if greedy:
-        ordered = sorted(greedy)
-        summary.append(
-            f"greedy pair merging costs {ordered[len(ordered) // 2]:.3f}× the plan in the median, "
-            f"{ordered[-1]:.3f}× at most"
-        )
-    summary.append(f"barriers: {barriers or 'none'}")
-    print("\n".join([*summary, *reasons]))
-    if args.markdown:
-        args.markdown.write_text("\n".join([*lines, "", *summary, "", *reasons]) + "\n")
+    device, options = load(args.device), PlanOptions(objective=args.optimise)
+    rows: list[Row] = []
+    print(HEAD)
+    for path in paths(args.folder, args.version.split(","), args.level):
+        rows.append(measure(path, device, options, greedy=not args.no_greedy))
+        print(rows[-1], flush=True)
+    print(summary(rows))
+    if args.page:
+        args.page.write_text(page(rows, options, device))
 
 
 if __name__ == "__main__":

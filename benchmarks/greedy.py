@@ -10,45 +10,48 @@ from fuseledger.planner.partition import Reach
 from fuseledger.planner.plan import candidate_cost
 from fuseledger.planner.schedules import ScheduleSearch
 
+Pair = tuple[int, int]
+
 
 def greedy_groups(graph: Graph, search: ScheduleSearch, max_ops: int = 10) -> list[int]:
     """Masks of the kernels that greedy pair merging ends with, priced as the planner prices."""
     reach, near = Reach.of(graph), neighbours(graph)
-    groups = {1 << i: candidate_cost(search, (i,)) or 0.0 for i in range(len(graph.ops))}
-    gains: dict[tuple[int, int], float] = {}
+    home = {i: 1 << i for i in range(len(graph.ops))}
+    cost = {1 << i: candidate_cost(search, (i,)) or 0.0 for i in home}
 
-    def gain(a: int, b: int) -> float:
-        merged = a | b
-        above = below = around = 0
+    def gain(merged: int, apart: float) -> float:
+        """What merging saves, and 0 where it may not be."""
+        above = below = 0
         for i in bits(merged):
             above |= reach.above[i]
             below |= reach.below[i]
-        for i in bits(a):
-            around |= near[i]
-        if not around & b or above & below & ~merged or merged.bit_count() > max_ops:
+        if above & below & ~merged or merged.bit_count() > max_ops:
             return 0.0
-        cost = candidate_cost(search, tuple(bits(merged)))
-        return 0.0 if cost is None else groups[a] + groups[b] - cost
+        together = candidate_cost(search, tuple(bits(merged)))
+        return 0.0 if together is None else apart - together
 
-    while True:
-        masks = sorted(groups)
-        pairs = [(a, b) for a in masks for b in masks if a < b]
-        for pair in pairs:
-            if pair not in gains:
-                gains[pair] = gain(*pair)
-        pairs.sort(key=lambda pair: (-gains[pair], pair))
-        for a, b in pairs:
-            if gains[a, b] <= 1e-9:
-                return sorted(groups)
-            merged = {m: c for m, c in groups.items() if m not in (a, b)}
-            merged[a | b] = groups[a] + groups[b] - gains[a, b]
-            if _acyclic(graph, list(merged)):
-                groups = merged
-                break
-            gains[a, b] = 0.0
-        else:
-            return sorted(groups)
+    def pairs_of(mask: int) -> list[Pair]:
+        """The kernel beside each of its neighbours."""
+        around = 0
+        for i in bits(mask):
+            around |= near[i]
+        others = dict.fromkeys(home[i] for i in bits(around & ~mask))
+        return [(min(mask, other), max(mask, other)) for other in others]
 
-
-def _acyclic(graph: Graph, masks: list[int]) -> bool:
-    return in_order(graph, masks)[0] is not None
+    gains = {pair: 0.0 for mask in cost for pair in pairs_of(mask)}
+    for a, b in gains:
+        gains[a, b] = gain(a | b, cost[a] + cost[b])
+    while gains:
+        a, b = min(gains, key=lambda pair: (-gains[pair], pair))
+        saved = gains.pop((a, b))
+        if saved <= 1e-9:
+            break
+        merged = [mask for mask in cost if mask not in (a, b)] + [a | b]
+        if in_order(graph, merged)[0] is None:
+            continue
+        cost[a | b] = cost.pop(a) + cost.pop(b) - saved
+        home.update((i, a | b) for i in bits(a | b))
+        gains = {pair: each for pair, each in gains.items() if not {a, b} & set(pair)}
+        for one, two in pairs_of(a | b):
+            gains[one, two] = gain(one | two, cost[one] + cost[two])
+    return sorted(cost)

@@ -31,18 +31,18 @@ def _peers(ctx: click.Context, param: click.Parameter, text: str | None) -> tupl
 @click.option("--peers", callback=_peers, metavar="NAME,…",
               help=f"Systems to ask: {', '.join(PEERS)}. [default: those that are installed]",
               )  # fmt: skip
-@click.option("--time-limit", default=120.0, show_default=True, metavar="SECONDS",
+@click.option("--peer-time-limit", default=120.0, show_default=True, metavar="SECONDS",
               type=click.FloatRange(min=1.0), help="Most time that a peer may take.")  # fmt: skip
 @click.option("--all", "everything", is_flag=True, help="Every difference.")
 def command(
     format_: str, output: str | None, everything: bool, peers: tuple[str, ...] | None,
-    time_limit: float, **given: Any,
+    peer_time_limit: float, **given: Any,
 ) -> None:  # fmt: skip
     """Our plan beside those that other systems would run, and who moves fewer bytes.
 
     TorchInductor and XLA plan for the device in processes of their own; no GPU is needed.
     """
-    document = _compare(peers, time_limit, **given)
+    document = _compare(peers, peer_time_limit, **given)
     if format_ == "json":
         from fuseledger.report.compare import to_json
 
@@ -60,8 +60,9 @@ def command(
 
 
 def _compare(
-    peers: tuple[str, ...] | None, time_limit: float, *, source: str, device: str, dtype: str,
-    dim: dict[str, int], cut: list[list[int]], optimise: Any, launch: Any, tf32: bool, quiet: bool,
+    peers: tuple[str, ...] | None, peer_limit: float, *, source: str, device: str, dtype: str,
+    dim: dict[str, int], cut: list[list[int]], optimise: Any, launch: Any, tf32: bool,
+    time_limit: float, quiet: bool,
 ) -> CompareDocument:  # fmt: skip
     from fuseledger.cli.progress import Progress, announce_code
     from fuseledger.devices import load as load_device
@@ -77,7 +78,7 @@ def _compare(
     from fuseledger.verdict.edges import edge_verdicts
 
     gpu = load_device(device)
-    options = PlanOptions(objective=optimise, launch=launch, tf32=tf32)
+    options = PlanOptions(objective=optimise, launch=launch, tf32=tf32, time_limit_s=time_limit)
     announce_code(source, quiet=quiet)
     if len(cut) > 1:
         raise click.UsageError("give one cut")
@@ -90,12 +91,12 @@ def _compare(
         if cut:
             ours = plan_of_groups(graph, gpu, cut_groups(graph, cut[0]), options)
         else:
-            ours = make_plan(graph, gpu, options)
+            ours = make_plan(graph, gpu, options, step=progress.step)
         answers = {
             "inductor": lambda: inductor_plan(
-                source, gpu, dtype=dtype, dims=dim, time_limit_s=time_limit
+                source, gpu, dtype=dtype, dims=dim, time_limit_s=peer_limit
             ),
-            "xla": lambda: xla_plan(source, gpu, dtype=dtype, dims=dim, time_limit_s=time_limit),
+            "xla": lambda: xla_plan(source, gpu, dtype=dtype, dims=dim, time_limit_s=peer_limit),
             "eager": lambda: eager_peer(program),
         }
         priced: list[Any] = []

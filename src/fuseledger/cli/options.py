@@ -15,7 +15,7 @@ import click
 from fuseledger.errors import OutputError
 
 if TYPE_CHECKING:
-    from fuseledger.planner.plan import Planned
+    from fuseledger.planner.plan import Planned, PlanOptions
     from fuseledger.report.document import EvidencePart, PlanDocument
 
 Format = Literal["text", "json", "md"]
@@ -41,8 +41,20 @@ class PlanRequest:
     optimise: Literal["time", "bytes"]
     launch: Literal["eager", "queued", "graph"]
     tf32: bool
+    time_limit: float
+    """Seconds that choosing kernels may take."""
     quiet: bool
     evidence: Literal["modelled", "compiled"] = "modelled"
+
+    @property
+    def options(self) -> PlanOptions:
+        """What the planner is told."""
+        from fuseledger.planner.plan import PlanOptions
+
+        return PlanOptions(
+            objective=self.optimise, launch=self.launch, tf32=self.tf32,
+            time_limit_s=self.time_limit,
+        )  # fmt: skip
 
 
 def _dims(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, int]:
@@ -91,6 +103,9 @@ _SHARED = (
     click.option("--launch", type=click.Choice(["eager", "queued", "graph"]), default="queued",
                  show_default=True, help="How kernels are launched."),
     click.option("--tf32", is_flag=True, help="Matrix products of fp32 in TF32."),
+    click.option("--time-limit", default=60.0, show_default=True, metavar="SECONDS",
+                 type=click.FloatRange(min=0.0),
+                 help="Most time to choose kernels; then the best plan so far, with its gap."),
     click.option("--format", "format_", type=click.Choice(["text", "json", "md"]), default="text",
                  show_default=True, help="Form of the report."),
     click.option("-o", "--output", metavar="FILE", type=click.Path(), callback=_writable,
@@ -111,12 +126,12 @@ def plan_source(request: PlanRequest) -> PlanDocument:
     from fuseledger.cli.progress import Progress, announce_code
     from fuseledger.devices import load as load_device
     from fuseledger.frontends.source import load
-    from fuseledger.planner.plan import PlanOptions, cut_groups, make_plan
+    from fuseledger.planner.plan import cut_groups, make_plan
     from fuseledger.report.build import plan_document
     from fuseledger.verdict.edges import edge_verdicts
 
     device = load_device(request.device)
-    options = PlanOptions(objective=request.optimise, launch=request.launch, tf32=request.tf32)
+    options = request.options
     announce_code(request.source, quiet=request.quiet)
     with Progress(quiet=request.quiet) as progress:
         progress.step("reading")
@@ -138,7 +153,7 @@ def plan_source(request: PlanRequest) -> PlanDocument:
             compared = [(cut, _plan_cut(graph, device, cut, options)) for cut in request.cut]
             planned = min((each for _, each in compared), key=_preference)
         else:
-            planned = make_plan(graph, device, options)
+            planned = make_plan(graph, device, options, step=progress.step)
         progress.step("explaining")
         verdicts = edge_verdicts(planned)
     return plan_document(

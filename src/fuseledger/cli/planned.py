@@ -19,12 +19,12 @@ def plan_kernels(request: PlanRequest) -> Planned:
     from fuseledger.cli.progress import announce_code
     from fuseledger.devices import load as load_device
     from fuseledger.frontends.source import load
-    from fuseledger.planner.plan import PlanOptions, cut_groups, make_plan, plan_of_groups
+    from fuseledger.planner.plan import cut_groups, make_plan, plan_of_groups
 
     if len(request.cut) > 1:
         raise click.UsageError("give one cut, not several")
     device = load_device(request.device)
-    options = PlanOptions(objective=request.optimise, launch=request.launch, tf32=request.tf32)
+    options = request.options
     announce_code(request.source, quiet=request.quiet)
     with redirect_stdout(sys.stderr):  # what a module prints is no part of the report
         graph = load(request.source, dtype=request.dtype, dims=request.dim)

@@ -125,8 +125,8 @@ def _shape(graph: Graph, op: Op) -> tuple[object, dict[str, int], dict[str, int]
         op.flops,
         op.special_ops,
         op.is_contraction,
-        # whether a softmax can be walked online is read from bodies
-        op.body if op.reduces or op.special_ops else None,
+        # bodies say which epilogues a library has, and whether a softmax can be walked online
+        op.body,
         tuple(sorted(op.attributes.items())) if op.kind == "declared" else (),
     )
     return shape, axes, tensors, shifts

@@ -212,7 +212,7 @@ def _step(op: Op, current: str, head: Op, statistic: list[str]) -> str | None:
     others = [slot for slot in slots if slot is not None and op.reads[slot].tensor != current]
     if body.function in ("mul", "div") and _scales(body):
         return "alpha"
-    if body.function == "add" and len(slots) == 2 and len(others) == 1:
+    if body.function == "add" and None not in slots and len(slots) == 2 and len(others) == 1:
         return _sum(op, op.reads[others[0]].tensor, current, head)
     if body.function == "max" and not others and Const(0.0) in body.args:
         return "relu"

@@ -121,16 +121,21 @@ def in_order(graph: Graph, groups: Sequence[int]) -> tuple[list[int] | None, lis
     before: list[set[int]] = [set() for _ in groups]
     for i, reads in enumerate(graph.predecessors):
         before[home[i]] |= {home[j] for j in reads if home[j] != home[i]}
-    order: list[int] = []
-    done: set[int] = set()
-    pending = list(range(len(groups)))
-    while pending:
-        ready = [k for k in pending if before[k] <= done]
-        if not ready:
-            return None, _cycle(pending, before, done)
-        order += ready
-        done.update(ready)
-        pending = [k for k in pending if k not in done]
+    after: list[list[int]] = [[] for _ in groups]
+    for k, others in enumerate(before):
+        for other in others:
+            after[other].append(k)
+    waits = [len(others) for others in before]
+    order = [k for k, count in enumerate(waits) if not count]
+    for k in order:  # it grows while it is walked
+        for other in after[k]:
+            waits[other] -= 1
+            if not waits[other]:
+                order.append(other)
+    if len(order) < len(groups):
+        done = set(order)
+        pending = [k for k in range(len(groups)) if k not in done]
+        return None, _cycle(pending, before, done)
     return [groups[k] for k in order], []
 
 

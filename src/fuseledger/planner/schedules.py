@@ -128,7 +128,7 @@ class ScheduleSearch:
 
     def structure(self, positions: tuple[int, ...]) -> object:
         """Equal for sets of ops that differ in names alone."""
-        return signature(analyse(self.graph, positions))
+        return signature(self.graph, positions)
 
     def learn(self, positions: tuple[int, ...], found: Figures) -> None:
         """Take the compiler's word for the schedule chosen for these ops, and for equal ones.
@@ -143,7 +143,11 @@ class ScheduleSearch:
     # -- the search ------------------------------------------------------------------------
 
     def _pricer(self, nest: Nest, *, online: bool = False) -> Pricer:
-        known = self.evidence.get((signature(nest), online)) if self.evidence else None
+        known = (
+            self.evidence.get((signature(nest.graph, nest.positions), online))
+            if self.evidence
+            else None
+        )
         return Pricer(nest, self.device, known)
 
     def _search(self, nest: Nest) -> Choice:
@@ -198,7 +202,7 @@ class ScheduleSearch:
         if len(parts) > 1:
             prices = [self.price(part) for part in parts]
             merged = _merge(nest, parts, prices)
-            known = self.evidence.get((signature(nest), False), {})
+            known = self.evidence.get((signature(nest.graph, nest.positions), False), {})
             found = known.get(schedule_key(merged, merged.warps))
             if found is not None:
                 use_compiled(merged, found, self.device.shared_memory_per_block_bytes)
