@@ -103,12 +103,18 @@ def cone(nest: Nest) -> frozenset[int]:
 
 
 def rewalked(nest: Nest) -> frozenset[str]:
-    """External tensors that one more walk over the carried tensors reads again."""
+    """External tensors that one more walk over the carried tensors reads again.
+
+    What lies along a block's own axes alone (a bias of its columns) stays where it is.
+    """
     again = cone(nest)
+    carried = {axis for axes in nest.carried.values() for axis in axes}
+    still = set(nest.open_axes) - carried
     return frozenset(
         name
         for name, reads in nest.external.items()
-        if name in nest.carried or any(i in again for i, _ in reads)
+        if name in nest.carried
+        or any(i in again and not still.issuperset(a.axes) for i, a in reads)
     )
 
 

@@ -145,7 +145,9 @@ def _pools_apart(kernel: LibraryKernel) -> bool:
     s = kernel.shape
     if kernel.kind != "pool":
         return False
-    return s["window"] > UNROLLED_WINDOW or (bool(s["index"]) and (s["rank"] == 3 or s["dilated"] > 0))
+    return s["window"] > UNROLLED_WINDOW or (
+        bool(s["index"]) and (s["rank"] == 3 or s["dilated"] > 0)
+    )
 
 
 class _Lowering:
@@ -224,7 +226,11 @@ class _Lowering:
         if reducing:
             shape = reducing[0].shape
             applies = elements >= shape["rows"] * shape["length"] and reducing[0].kind != "scan"
-            made = (Stream(f"{call.node.name}.statistics", int(8 * shape["rows"])),) if applies else out
+            made = (
+                (Stream(f"{call.node.name}.statistics", int(8 * shape["rows"])),)
+                if applies
+                else out
+            )
             self._reduce(reducing, leaves, names, made)
             if not applies:
                 return
@@ -253,7 +259,9 @@ class _Lowering:
         loops.rows, loops.length = shape["rows"], shape["length"]
         loops.inner = min(loops.inner, 1.0 - shape["inner"] if from_last else shape["inner"])
         loops.scans |= scans
-        rows, length = (SPLIT_ROWS, SPLIT_LENGTH) if shape["inner"] else (SPLIT_COLUMNS, SPLIT_DEPTH)
+        rows, length = (
+            (SPLIT_ROWS, SPLIT_LENGTH) if shape["inner"] else (SPLIT_COLUMNS, SPLIT_DEPTH)
+        )
         loops.split |= shape["rows"] < rows and shape["length"] > length and not scans
         loops.looped |= len(reducing) > 1 and shape["length"] > PERSISTENT
         self._add(loops, leaves, names, made)
@@ -274,9 +282,14 @@ class _Lowering:
                 over_same = item.domain == domain and not (item.split or moves)
                 if over_same or (domain <= item.rows and place in made):
                     return item
-            elif item.domain == domain and not (item.split and place in made) and (
-                not shape or not item.length
-                or (item.rows, item.length) == (shape["rows"], shape["length"])
+            elif (
+                item.domain == domain
+                and not (item.split and place in made)
+                and (
+                    not shape
+                    or not item.length
+                    or (item.rows, item.length) == (shape["rows"], shape["length"])
+                )
             ):
                 return item
         loops = _Loops(len(self.items), domain)
@@ -302,7 +315,9 @@ class _Lowering:
         for stream in streams:
             found = self.inlined.get(stream.storage)
             names.update(dict.fromkeys(found.names if found else ()))
-            for storage, size in found.leaves.items() if found else ((stream.storage, stream.bytes),):
+            for storage, size in (
+                found.leaves.items() if found else ((stream.storage, stream.bytes),)
+            ):
                 leaves[storage] = max(size, leaves.get(storage, 0))
         return leaves, tuple(names)
 

@@ -23,7 +23,7 @@ from fuseledger.ledger.nest import Nest, analyse
 from fuseledger.ledger.online import online_variant
 from fuseledger.planner.schedules import components
 from fuseledger.triton.emit_body import Frame, Writer, identity
-from fuseledger.triton.emit_reduce import reduce_op
+from fuseledger.triton.emit_reduce import above, apart, reduce_op
 from fuseledger.triton.functions import helpers_used
 from fuseledger.triton.lanes import MATRIX_LEAST, Group, Layout, lay_out
 from fuseledger.triton.partials import Partial, buffer_of, partials_of
@@ -37,7 +37,7 @@ from fuseledger.triton.scope import (
     Variable,
     identifier,
 )
-from fuseledger.triton.walk import walking
+from fuseledger.triton.walk import walking, walking_apart
 
 WIDE = 2**31
 """Elements from which offsets need 64 bits."""
@@ -56,6 +56,10 @@ class EmitOptions:
     """Points of an in-block loop walked at once."""
     step_bytes: int = 64
     """Bytes along the reduced axis that one step of a matrix product loads of each row."""
+    block_elements: int = 1024
+    """Elements of a tile that a walk makes in a kernel without matrix products."""
+    whole_depth: int = 128
+    """Up to so many reduced points a matrix product inside a loop takes at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,8 +235,6 @@ def _refuse(nest: Nest) -> None:
             raise CannotEmit(f"{op.name} is a barrier: nothing is known of it but its tensors")
         if op.kind == "declared":
             raise CannotEmit(f"{op.name} brings declared figures and no loop nest")
-        if op.scans:
-            raise CannotEmit(f"{op.name} is a scan")
         if 0 in op.sizes.values():
             raise CannotEmit(f"{op.name} has no points")
     for tensor in (*nest.external, *nest.outputs):
@@ -252,6 +254,7 @@ def _writer(
         reduce=reduce_op,
         wide=any(tensor.elements >= WIDE for tensor in tensors),
         loop_points=options.loop_points, step_bytes=options.step_bytes,
+        block_elements=options.block_elements, whole_depth=options.whole_depth,
         whole=frozenset(n for n, axis in kernel.schedule.axes if axis.treatment == "whole"),
         online=online.rescaled if online is not None else frozenset(),
         store_on_the_way=_store_on_the_way,
@@ -281,11 +284,8 @@ def _store_on_the_way(
     w: Writer, statistics: list[int], axes: tuple[str, ...], frame: Frame
 ) -> None:
     """Store, in the loop of some statistics, the tensors on their way that lie in its tile."""
-    above: set[int] = set(statistics)
-    for edge in reversed(w.nest.edges):
-        if edge.consumer in above:
-            above.add(edge.producer)
-    for i in [i for i in w.pending if i in above and i not in statistics]:
+    on_the_way = set[int]().union(*(above(w, i) for i in statistics)) - set(statistics)
+    for i in [i for i in w.pending if i in on_the_way]:
         op = w.nest.ops[i]
         inner = {n for n in op.kept if w.extent(n) > 1 and _is_walked(w, n)}
         in_sight = all(n in w.variables for n in op.kept if w.extent(n) > 1)
@@ -409,14 +409,19 @@ def _output(w: Writer, i: int) -> None:
         _store(w, i, frame)
         return
     taken = set(frame.values())
+    alone = apart(w, i, inner, frame)
+    inner = tuple(name for name in inner if name not in alone)
     place = next((p for p in ((1, 0) if layout.rank == 2 else (0,)) if p not in taken), None)
     least = MATRIX_LEAST if w.has_products else 1
     points = prod(w.extent(name) for name in inner)
     rows = prod(w.groups[name].lanes for name in frame)
-    block = max(w.loop_points, least, 1 << max(0, (1024 // max(1, rows)).bit_length() - 1))
+    most = w.block_elements // max(1, rows)
+    block = max(w.loop_points, least, 1 << max(0, most.bit_length() - 1))
     if place is None and points > 1 << 16:
         raise CannotEmit(f"{op.name}: axes {', '.join(inner)} have no lanes")
-    with walking(w, inner, block=block, least=least, scalar=place is None, beside=rows) as walk:
+    with walking_apart(
+        w, alone, inner, block=block, least=least, scalar=place is None, beside=rows
+    ) as walk:
         w.groups[walk.group.name] = walk.group
         _store(w, i, walk.frame(frame, place))
 

@@ -84,6 +84,10 @@ class Writer:
     """Points of an in-block loop walked at once."""
     step_bytes: int = 64
     """Bytes along the reduced axis that one step of a matrix product loads of each row."""
+    block_elements: int = 1024
+    """Elements of a tile that a walk makes in a kernel without matrix products."""
+    whole_depth: int = 128
+    """Up to so many reduced points a matrix product inside a loop takes at once."""
     whole: frozenset[str] = frozenset()
     """Axes held whole in the block."""
     online: frozenset[int] = frozenset()
@@ -214,9 +218,9 @@ class Writer:
         for axis, stride in index.terms:
             variable = self.variable(axis, frame)
             if variable.text != "0":
-                parts.append(variable.text if stride == 1 else f"{variable.text} * {stride}")
+                parts.append(scaled(variable.text, stride))
                 depth, places = max(depth, variable.depth), places | variable.places
-        text = " + ".join(parts)
+        text = " + ".join(parts).replace("+ -", "- ")
         if not parts:
             return Text(str(index.offset), kind="int")
         if index.offset:
@@ -234,6 +238,8 @@ class Writer:
         inside: list[Text] = []
         for position, (index, axis) in enumerate(zip(access.index, tensor.axes, strict=True)):
             moved = replace(index, lookup=None, divisor=1).substitute(dict(coords))
+            if index.lookup is not None or index.divisor != 1:
+                inside += self._points(op, index, coords, frame)
             if index.lookup is not None:
                 moved = self._looked_up(op, index, moved, axis.size, coords, frame)
             if index.divisor != 1:
@@ -243,6 +249,14 @@ class Writer:
                 inside += self._within(moved, axis.size, frame, strict=index.lookup is not None)
             found.append(moved)
         return found, all_of(inside)
+
+    def _points(self, op: Op, index: Index, coords: Coords, frame: Frame) -> list[Text]:
+        """That the lanes are points, where a coordinate computed from them no longer shows it."""
+        axes = [name for name, _ in index.terms]
+        axes += op.reads[index.lookup].axes if index.lookup is not None else ()
+        walked = {n for axis in axes for n, _ in coords.get(axis, Index.of(axis)).terms}
+        found = self.overrun(walked & self.variables.keys(), frame)
+        return [found] if found is not None else []
 
     def _looked_up(
         self, op: Op, index: Index, moved: Index, size: int, coords: Coords, frame: Frame
@@ -356,12 +370,12 @@ class Writer:
                 if variable.text == "0":
                     continue
                 step = stride * factor
-                words = str(step)
+                words = str(abs(step))
                 named = [a.name for a in inner if a.size > 1]
                 if factor == 1 and named and self.nest.sizes.keys() >= set(named):
                     words = " * ".join(self.size_name(name) for name in named)
                     words = f"({words})" if len(named) > 1 else words
-                parts.append(variable.text if step == 1 else f"{variable.text} * {words}")
+                parts.append(scaled(variable.text, step, words))
                 depth, places = max(depth, variable.depth), places | variable.places
         if constant or not parts:
             parts.append(str(constant))
@@ -379,8 +393,6 @@ class Writer:
             if mine is None:
                 raise CannotEmit(f"{op.name} reorders {tensor} inside the kernel")
             coords[mine] = index
-        if op.scans:
-            raise CannotEmit(f"{op.name} is a scan")
         if op.combine is not None:
             return self._moved_result(i, tensor, coords, frame)
         return self.pointwise(i, coords, frame)
@@ -406,8 +418,7 @@ class Writer:
         if len(groups) > 1 or any(found is not None and found.places for found, _, _ in terms):
             raise CannotEmit(f"{op.name} is reduced, and read along {axis} by rows and columns")
         parts = [
-            (found.name if found is not None else self.variable(name, {}).text)
-            + ("" if stride == 1 else f" * {stride}")
+            scaled(found.name if found is not None else self.variable(name, {}).text, stride)
             for found, name, stride in terms
         ]
         parts += [str(index.offset)] if index.offset or not parts else []
@@ -573,6 +584,12 @@ class Writer:
 def identity(op: Op) -> dict[str, Index]:
     """Every axis of an op where it is."""
     return {axis.name: Index.of(axis.name) for axis in op.axes}
+
+
+def scaled(text: str, stride: int, words: str = "") -> str:
+    """A multiple of an index; a negative one is subtracted where it follows another."""
+    size = "" if abs(stride) == 1 else f" * {words or abs(stride)}"
+    return f"{'-' if stride < 0 else ''}{text}{size}"
 
 
 def function_stem(op: Op) -> str:

@@ -15,8 +15,6 @@ from fuseledger.triton.lanes import MATRIX_LEAST
 from fuseledger.triton.scope import Text
 from fuseledger.triton.walk import Walk, shape_of, walking
 
-WHOLE_DEPTH = 128
-"""Up to so many reduced points a matrix product inside a loop takes at once."""
 DOT_TYPES: dict[str, str] = {
     "fp32": "tl.float32", "fp16": "tl.float16", "bf16": "tl.bfloat16",
     "fp8_e4m3": "tl.float8e4nv", "fp8_e5m2": "tl.float8e5",
@@ -124,7 +122,7 @@ def contract(w: Writer, i: int, frame: Frame) -> None:
     bits = max(DTYPE_BITS[product.dtype], 8)
     step = max(MATRIX_LEAST, w.step_bytes * 8 // bits)
     total = prod(w.extent(name) for name in axes)
-    if w.depth > 0 and total <= WHOLE_DEPTH:
+    if w.depth > 0 and total <= w.whole_depth:
         step = max(step, 1 << (total - 1).bit_length())
     outer = w.depth
     with walking(w, axes, block=step, least=MATRIX_LEAST) as walk:

@@ -8,10 +8,11 @@ from fuseledger.errors import CannotEmit
 from fuseledger.graph.op import COMBINES, Op
 from fuseledger.triton.emit_body import Frame, Writer
 from fuseledger.triton.emit_product import contract, is_matrix, online_statistic, rescale_online
+from fuseledger.triton.emit_scan import scan_op
 from fuseledger.triton.emit_statistic import Statistic, start, step
 from fuseledger.triton.lanes import MATRIX_LEAST
 from fuseledger.triton.scope import Text
-from fuseledger.triton.walk import LANES_MAX, hoisted, walking
+from fuseledger.triton.walk import LANES_MAX, hoisted, walking_apart
 
 TAPS = 64
 """Up to so many reduced points that no tensor holds side by side are walked one by one."""
@@ -29,7 +30,9 @@ def reduce_op(w: Writer, i: int, frame: Frame) -> None:
     if len(set(frame.values())) < len(frame) or not kept <= frame.keys():
         raise CannotEmit(f"{op.name}: its lanes have no place in the tile that reads it")
     with hoisted(w, depth):
-        if op.is_contraction and is_matrix(w, op, frame):
+        if op.scans:
+            scan_op(w, i, frame)
+        elif op.is_contraction and is_matrix(w, op, frame):
             statistic = online_statistic(w, i) if i in w.online else None
             if statistic is not None and _loops(w, op):
                 rescale_online(w, i, statistic, frame)
@@ -57,10 +60,12 @@ def _statistics(w: Writer, i: int, frame: Frame) -> None:
     axes = tuple(name for name in op.sizes if name in op.reduces and w.extent(name) > 1)
     together = _siblings(w, i, frame)
     place = _free_place(w, frame)
+    alone = () if (op.combine or "").startswith("arg") else apart(w, i, axes, frame)
+    axes = tuple(name for name in axes if name not in alone)
     total = prod(w.extent(name) for name in axes)
     group_lanes = prod(w.groups[name].lanes for name in frame)
     least = MATRIX_LEAST if w.has_products else 1
-    block = max(w.loop_points, least, _power_below(1024 // max(1, group_lanes)))
+    block = max(w.loop_points, least, _power_below(w.block_elements // max(1, group_lanes)))
     is_whole = w.whole.issuperset(axes)
     scalar = place is None or (
         not is_whole
@@ -71,11 +76,14 @@ def _statistics(w: Writer, i: int, frame: Frame) -> None:
     outer = w.depth
     for state in states:
         results = " and ".join(COMBINES[state.op.combine or "sum"].results)
-        w.line(f"# {state.op.title}: {results} over {', '.join(axis.lower() for axis in axes)}")
-    if _will_loop(w, axes, block, scalar=scalar):
+        over = ", ".join(axis.lower() for axis in (*alone, *axes))
+        w.line(f"# {state.op.title}: {results} over {over}")
+    if alone or _will_loop(w, axes, block, scalar=scalar):
         for state in states:
             start(w, state)
-    with walking(w, axes, block=block, least=least, scalar=scalar, beside=group_lanes) as walk:
+    with walking_apart(
+        w, alone, axes, block=block, least=least, scalar=scalar, beside=group_lanes
+    ) as walk:
         inner = walk.frame(frame, place)
         if not walk.is_scalar:
             w.groups[walk.group.name] = walk.group
@@ -90,6 +98,42 @@ def _statistics(w: Writer, i: int, frame: Frame) -> None:
             w.scopes[outer].known[w.result_key(state.position, write.tensor, frame)] = Text(
                 name, outer, places, kind
             )
+
+
+def apart(w: Writer, i: int, axes: tuple[str, ...], frame: Frame) -> tuple[str, ...]:
+    """Axes of a walk that are taken point by point around the others.
+
+    A statistic on the way that keeps an axis of the walk and reduces the rest is made once for
+    each of its points. A matrix product on the way has rows and columns of its own: what the walk
+    has of the side that other lanes take already is no row.
+    """
+    if w.whole.issuperset(axes):
+        return ()
+    found: set[str] = set()
+    taken = {n for group, place in frame.items() if place == 1 for n in w.groups[group].axes}
+    for j in above(w, i):
+        op = w.nest.ops[j]
+        kept = set(op.kept) & set(axes)
+        if op.scans:
+            found |= set(axes) - op.scans
+        elif op.is_contraction:
+            left, right = (set(read.axes) for read in op.reads[:2])
+            columns = taken & set(op.kept)
+            for mine, other in ((left, right), (right, left)):
+                if columns and columns <= mine - other:
+                    found |= kept & (mine - other)
+        elif op.combine is not None and op.reduces & set(axes):
+            found |= kept
+    return tuple(name for name in axes if name in found) if found < set(axes) else ()
+
+
+def above(w: Writer, i: int) -> set[int]:
+    """An op and all that it is made of."""
+    found = {i}
+    for edge in reversed(w.nest.edges):
+        if edge.consumer in found:
+            found.add(edge.producer)
+    return found
 
 
 def _siblings(w: Writer, i: int, frame: Frame) -> list[int]:

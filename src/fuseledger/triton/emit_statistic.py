@@ -147,19 +147,20 @@ class Merge:
 
 def _simple(tile: str, merged: str) -> Callable[[Merge, str], None]:
     def merge(m: Merge, x: str) -> None:
-        if tile.startswith("tl.reduce"):
-            text = x if m.walk.is_scalar else _product(m, x)
-        else:
+        if tile.startswith("tl."):
             text = m.along(tile, x)
+        else:
+            text = x if m.walk.is_scalar else _reduced(m, tile, x)
         m.set(0, merged.format(m.old(0), text) if m.walk.looped else text)
 
     return merge
 
 
-def _product(m: Merge, x: str) -> str:
+def _reduced(m: Merge, merge: str, x: str) -> str:
+    """A reduction by a merge of two, which `tl` has no function for or one that drops NaN."""
     place = 0 if m.w.layout.rank == 1 else m.state.place
     keep = "" if m.w.layout.rank == 1 else ", keep_dims=True"
-    return f"tl.reduce({x}, {place}, product_of{keep})"
+    return f"tl.reduce({x}, {place}, {merge}{keep})"
 
 
 def _max_sumexp(m: Merge, x: str) -> None:
@@ -190,8 +191,7 @@ def _moments(m: Merge, x: str) -> None:
         return
     count = f"{lanes}.0"
     if overrun is not None:
-        left = f"{walk.total if walk.is_even else walk.count} - {walk.seen}"
-        count = m.local("count", f"tl.minimum({left}, {lanes}).to(tl.float32)")
+        count = m.local("count", f"tl.minimum({walk.left}, {lanes}).to(tl.float32)")
     mean = x if walk.is_scalar else m.local("mean", f"{m.along('tl.sum', x)} / {count}")
     spread = "0.0"
     if not walk.is_scalar:
@@ -228,11 +228,11 @@ def _position(which: str, sign: str, *, value_first: bool) -> Callable[[Merge, s
 
 _MERGES: dict[str, Callable[[Merge, str], None]] = {
     "sum": _simple("tl.sum", "{0} + {1}"),
-    "max": _simple("tl.max", "tl.maximum({0}, {1})"),
-    "min": _simple("tl.min", "tl.minimum({0}, {1})"),
+    "max": _simple("larger_of", "larger_of({0}, {1})"),
+    "min": _simple("smaller_of", "smaller_of({0}, {1})"),
     "any": _simple("tl.max", "tl.maximum({0}, {1})"),
     "all": _simple("tl.min", "tl.minimum({0}, {1})"),
-    "prod": _simple("tl.reduce", "{0} * {1}"),
+    "prod": _simple("product_of", "{0} * {1}"),
     "max_sumexp": _max_sumexp,
     "moments": _moments,
     "argmax": _position("max", ">", value_first=False),

@@ -6,6 +6,8 @@ entries of `CONDITIONS` give a truth value, which becomes 0 or 1 wherever a numb
 
 from __future__ import annotations
 
+import re
+
 from fuseledger.graph.scalar import Const, Expr
 
 # fmt: off
@@ -227,6 +229,16 @@ def not_(condition):
 def product_of(x, y):
     return x * y
 """,
+    "larger_of": """
+@triton.jit
+def larger_of(x, y):
+    return tl.maximum(x, y, propagate_nan=tl.PropagateNan.ALL)
+""",
+    "smaller_of": """
+@triton.jit
+def smaller_of(x, y):
+    return tl.minimum(x, y, propagate_nan=tl.PropagateNan.ALL)
+""",
     "rising": """
 @triton.jit
 def rising(top):
@@ -258,17 +270,14 @@ def power(exponent: Expr) -> str | None:
 
 
 def helpers_used(source: str) -> list[str]:
-    """Sources of the helpers that a text calls, and of what these call, callees first."""
+    """Sources of the helpers that a text names, and of what these name, callees first."""
     found: dict[str, None] = {}
 
     def visit(text: str) -> None:
         for name, helper in HELPERS.items():
-            if f"{name}(" in text.replace(f"tl.{name}(", "").replace(f"def {name}(", ""):
-                if name in found or helper == text:
-                    continue
+            used = re.search(rf"(?<![.\w])(?<!def ){name}\b(?!_)", text)
+            if used and name not in found and helper != text:
                 visit(helper)
-                found[name] = None
-            elif name == "product_of" and name in text and helper != text:
                 found[name] = None
 
     visit(source)

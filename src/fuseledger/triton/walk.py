@@ -6,6 +6,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import prod
+from typing import Required, TypedDict, Unpack
 
 from fuseledger.errors import CannotEmit
 from fuseledger.triton.emit_body import Frame, Writer
@@ -14,6 +15,13 @@ from fuseledger.triton.scope import Scope, Variable
 
 LANES_MAX = 1 << 20
 """Most elements of a Triton tile."""
+
+
+class _How(TypedDict, total=False):
+    block: Required[int]
+    least: int
+    scalar: bool
+    beside: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +38,8 @@ class Walk:
     """Points walked before this step."""
     count: str = "1"
     """Points of all steps, as text."""
+    left: str = "1"
+    """Points from this step to the end of the innermost loop, as text."""
     is_even: bool = True
     """Whether every block has the same number of points."""
 
@@ -102,7 +112,8 @@ def walking(
         start = _vector(w, f"{stem}_start", block)
         header = f"for {start} in range({begin}, {end}, {w.block_name(group)}):"
     seen = start if begin == "0" else f"({start} - {begin})"
-    walk = replace(walk, first=start, seen=seen)
+    points = str(total) if is_even else walk.count
+    walk = replace(walk, first=start, seen=seen, left=f"{points} - {seen}")
     scope = Scope(w.depth + 1, header)
     w.scopes.append(scope)
     try:
@@ -116,6 +127,22 @@ def walking(
         w.variables.clear()
         w.variables.update(before)
     w.scopes[-1].lines.append(scope)
+
+
+@contextmanager
+def walking_apart(
+    w: Writer, apart: tuple[str, ...], axes: tuple[str, ...], **how: Unpack[_How]
+) -> Generator[Walk]:
+    """As `walking`, with the axes `apart` taken point by point in a loop around it."""
+    if not apart:
+        with walking(w, axes, **how) as walk:
+            yield walk
+        return
+    with walking(w, apart, block=1, scalar=True) as outer, walking(w, axes, **how) as inner:
+        before = f"{outer.first} * ({inner.count})"
+        seen = before if inner.seen == "0" else f"({before} + {inner.seen})"
+        left = inner.left if inner.looped else str(inner.total)
+        yield replace(inner, axes=(*apart, *axes), looped=True, seen=seen, left=left)
 
 
 @contextmanager

@@ -171,7 +171,9 @@ def _plans(folder: Path, place: tuple[str, ...], corpus: Corpus) -> Plans | str:
         for eager in (False, True):
             kernels = list(plan.kernels) if eager else compiled
             kernels = copies + kernels if replayed else kernels
-            modes = [m for m in MODES if (m in EAGER_MODES) == eager and (m in GRAPH_MODES) == replayed]
+            modes = [
+                m for m in MODES if (m in EAGER_MODES) == eager and (m in GRAPH_MODES) == replayed
+            ]
             by_mode.update(dict.fromkeys(modes, kernels))
     return Plans(by_mode, len(graph.inputs) + len(graph.weights))
 
