@@ -29,6 +29,8 @@ from fuseledger.ledger.registers import AMOUNTS, FIT, LEAST, WARP_THREADS
 from register_sweep import TABLE, Case, read
 
 FOLDS = 4
+IMMATERIAL = 16
+"""Bytes a thread up to which a spill is none: ptxas parks a value or two of any kernel."""
 POOLING = 0.05
 """What departing from the common weights costs, in relative error per share of the registers."""
 Groups = dict[tuple[str, str], list["Row"]]
@@ -91,9 +93,9 @@ def rows() -> list[Row]:
         stack = int(cells["stack"]) or spilled
         row = Row(
             case, device, model.unit(block, case.warps),
-            model.amounts(block, case.warps, owning=owning), registers, registers, spilled > 0,
+            model.amounts(block, case.warps, owning=owning), registers, registers, spilled > IMMATERIAL,
         )  # fmt: skip
-        if spilled:
+        if row.spills:
             row.needed = row.limit + stack / 4
         found.append(row)
     return found

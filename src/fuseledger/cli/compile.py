@@ -44,7 +44,7 @@ def command(
         planned = plan_kernels(request)
         target = target_of(planned.device)
         emissions = emit_plan(planned.graph, planned.kernels, EmitOptions(tf32=request.tf32))
-        kernels = [each.kernel for each in emissions if each.kernel is not None]
+        kernels = [kernel for each in emissions for kernel in each.code]
         finished: list[str] = []
 
         def tick(done: Compiled) -> None:

@@ -19,7 +19,7 @@ from typing import Protocol
 
 from fuseledger.devices import Device
 from fuseledger.graph.op import Access, Op
-from fuseledger.graph.scalar import FUNCTIONS, Call, walk
+from fuseledger.graph.scalar import FUNCTIONS, Call, walk, work
 from fuseledger.graph.tensor import DTYPE_BITS
 from fuseledger.ledger.nest import Nest
 from fuseledger.ledger.price import WARP_THREADS
@@ -42,8 +42,8 @@ SIDE = 16
 
 AMOUNTS = (
     "base", "tensors", "shifted", "reduces", "special", "axes",
-    "held", "stored", "words", "words_special", "vectors",
-    "live", "live_special", "tile", "few", "few_special",
+    "held", "stored", "words", "words_special", "words_across", "vectors",
+    "live", "live_special", "tile", "root", "heavy", "few", "few_special",
     "products", "fragments", "operand_words", "operand_vectors",
 )  # fmt: skip
 """What the model adds up, in this order; see `_Weights` and `RegisterModel`."""
@@ -93,6 +93,8 @@ class _Load:
     """32-bit registers of its value: packed where neighbours are loaded together."""
     vectors: float
     """Loads, each of which has an address."""
+    across: float
+    """The words again, where they lie across the reduced axis: a thread sums several columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +179,7 @@ class RegisterModel:
         each = [size / threads if size > threads else 1.0 for size in block.sizes]
         tile = max(each)
         found = weights.fixed + weights.axes * block.axes + weights.tile * tile
-        found += weights.few * (tile if tile < FEW else FEW)
+        found += weights.root * sqrt(tile) + weights.few * (tile if tile < FEW else FEW)
         for weight, elements in zip(weights.parts, each, strict=True):
             found += weight * elements
         if weights.live:
@@ -206,8 +208,10 @@ class _Weights:
     axes: float
     tile: float
     """Of the largest tile's elements in a thread."""
+    root: float
+    """Of its square root: how far ahead a compiler schedules grows more slowly than the tile."""
     few: float
-    """Of the same, up to `FEW`."""
+    """Of the same elements, up to `FEW`."""
     parts: tuple[float, ...]
     live: float
     """Of the values that are live at once."""
@@ -229,6 +233,7 @@ class _Weights:
         word = cost["words_special" if special else "words"]
         for load in values.loads:
             parts[load.part] += word * load.words + cost["vectors"] * load.vectors
+            parts[load.part] += cost["words_across"] * load.across
         return _Weights(
             fixed=cost["base"]
             + cost["tensors"] * values.tensors
@@ -237,7 +242,8 @@ class _Weights:
             + cost["special"] * special
             + cost["products"] * values.products,
             axes=cost["axes"],
-            tile=cost["tile"],
+            tile=cost["tile"] + cost["heavy"] * values.heavy,
+            root=cost["root"],
             few=cost["few_special" if special else "few"],
             parts=tuple(parts),
             live=cost["live_special" if special else "live"],
@@ -276,6 +282,8 @@ class _Values:
         """Without products: pointwise; results of reductions alone; or both."""
         self.special = any(_is_special(op) for op in ops)
         """Whether a point takes a special function: its value is then kept in fp32."""
+        self.heavy = sqrt(max([work(op.body)[0] for op in ops if op.body is not None], default=0))
+        """√(FLOPs of a point's longest body): temporaries of elements that are computed at once."""
         carried = nest.carried if owning else {}
         place: dict[str, int] = {}
         for i, op in nest.ops.items():
@@ -300,7 +308,9 @@ class _Values:
                     seen.add(k)
                     place.setdefault(name, k)
                     words, vectors = _load_of(nest, access)
-                    self.loads.append(_Load(k, words, vectors))
+                    op = nest.ops[i]
+                    across = bool(op.reduces) and not op.reduces & set(access.axes[-1:])
+                    self.loads.append(_Load(k, words, vectors, words * across))
             if whole and seen:
                 self.held.append(place[name])
         self._live(nest, products, place)

@@ -233,11 +233,7 @@ def _window_sum(
     """Σ over blocks of the coordinates that each takes: terms are (stride, size, tile)."""
     counts = [-(-extent // tile) for _, extent, tile in terms]
     blocks = prod(counts)
-    walk = (
-        product(*map(range, counts))
-        if blocks <= POSITIONS_MAX
-        else [[min(1, c - 1) for c in counts]]
-    )
+    walk = product(*map(range, counts)) if blocks <= POSITIONS_MAX else [[min(1, c - 1) for c in counts]]
     total = 0
     for where in walk:
         ranges = [
@@ -267,7 +263,9 @@ def coordinates(
     sums = {offset}
     for points, stride in terms:
         sums = {value + stride * point for value in sums for point in points}
-    return frozenset(v // divisor for v in sums if v % divisor == 0 and 0 <= v // divisor < size)
+    return frozenset(
+        v // divisor for v in sums if v % divisor == 0 and 0 <= v // divisor < size
+    )
 
 
 def _union(boxes: list[tuple[Points, ...]]) -> int:
@@ -279,8 +277,6 @@ def _union(boxes: list[tuple[Points, ...]]) -> int:
     total = 0
     for count in range(1, len(boxes) + 1):
         for members in combinations(boxes, count):
-            sides = (
-                frozenset(first).intersection(*rest) for first, *rest in zip(*members, strict=True)
-            )
+            sides = (frozenset(first).intersection(*rest) for first, *rest in zip(*members, strict=True))
             total += prod(map(len, sides)) if count % 2 else -prod(map(len, sides))
     return total

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from fuseledger.triton.occupancy import occupancy
 if TYPE_CHECKING:
     from fuseledger.devices import Device
     from fuseledger.triton.compile import Compiled, Target
+    from fuseledger.triton.emit import EmittedKernel
     from fuseledger.triton.package import Emission
 
 SCHEMA = "fuseledger/compile@1"
@@ -52,6 +53,8 @@ def compiled_json(
             row["compiled"] = asdict(compiled)
             row["occupancy"] = asdict(fits) if fits is not None else None
             row["accounts"] = {k: asdict(ledger.accounts[k]) for k in ("registers", "capacity")}
+            if each.combine is not None:
+                row["combine"] = asdict(found[each.combine.name])
         rows.append(row)
     document = {
         "schema": SCHEMA, "device": device.name, "target": str(target),
@@ -66,11 +69,12 @@ def compiled_text(
 ) -> str:  # fmt: skip
     """A table of figures, and for NVIDIA one of instructions."""
     page.line(f"{device.name}, {target}, triton {compiler_version()}")
-    page.table(_FIGURES, [_figures(each, found, device) for each in emissions])
+    page.table(_FIGURES, [row for each in emissions for row in _rows(each, found, device)])
     mixes = [
-        (each.ledger.name, found[each.kernel.name].instructions)
+        (each.ledger.name, found[kernel.name].instructions)
         for each in emissions
-        if each.kernel is not None and found[each.kernel.name].instructions
+        for kernel in each.code
+        if found[kernel.name].instructions
     ]
     if mixes:
         page.line("")
@@ -81,14 +85,26 @@ def compiled_text(
     return page.text()
 
 
-def _figures(each: Emission, found: Mapping[str, Compiled], device: Device) -> Row:
-    modelled = f"{each.ledger.accounts['registers'].value:.0f}"
-    first = (each.ledger.name, each.ledger.label, modelled)
-    compiled = found.get(each.kernel.name) if each.kernel is not None else None
-    if each.kernel is None or compiled is None or compiled.failed:
-        why = each.missing if compiled is None else compiled.failed
-        word = "cannot be emitted" if compiled is None else "does not compile"
-        return Row((*first, *("–",) * 7), note=f"{word}: {why}")
+def _rows(each: Emission, found: Mapping[str, Compiled], device: Device) -> Iterator[Row]:
+    """A kernel's row, and one of the kernel that combines its parts."""
+    ledger = each.ledger
+    modelled = f"{ledger.accounts['registers'].value:.0f}"
+    if each.kernel is None:
+        cells = (ledger.name, ledger.label, modelled, *("–",) * 7)
+        yield Row(cells, note=f"cannot be emitted: {each.missing}")
+        return
+    yield _row((ledger.name, ledger.label, modelled), each.kernel, found, device)
+    if each.combine is not None:
+        yield _row((ledger.name, "combine", "–"), each.combine, found, device)
+
+
+def _row(
+    first: tuple[str, str, str], kernel: EmittedKernel, found: Mapping[str, Compiled],
+    device: Device,
+) -> Row:  # fmt: skip
+    compiled = found[kernel.name]
+    if compiled.failed:
+        return Row((*first, *("–",) * 7), note=f"does not compile: {compiled.failed}")
     fits = occupancy(compiled, device)
     resident = ("–", "–")
     if fits is not None:
@@ -98,7 +114,7 @@ def _figures(each: Emission, found: Mapping[str, Compiled], device: Device) -> R
         _bytes(compiled.stack_bytes), format_kib(compiled.shared_bytes), *resident,
         "cached" if compiled.is_cached else f"{compiled.seconds:.1f}",
     )  # fmt: skip
-    return Row(cells, note="; ".join((*each.kernel.notes, *compiled.warnings)))
+    return Row(cells, note="; ".join((*kernel.notes, *compiled.warnings)))
 
 
 def _bytes(count: int) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from fuseledger.clock.time import GENERATED
 from fuseledger.devices import Device
 from fuseledger.graph.graph import Graph
 from fuseledger.ledger.ledger import KernelLedger
@@ -122,16 +123,18 @@ class _Replan:
 
     def _compile(self, ledgers: Sequence[KernelLedger]) -> int:
         """Compile what was not compiled before; how many kernels that were."""
-        fresh: list[KernelLedger] = []
-        for ledger in ledgers:
-            if ledger.price.modelled is None and self._schedule_of(ledger) not in self.seen:
+        emitted: list[tuple[KernelLedger, EmittedKernel]] = []
+        for each in emit_plan(self.graph, ledgers, EmitOptions(tf32=self.options.tf32)):
+            ledger = each.ledger
+            if ledger.price.modelled is not None:
+                continue
+            if ledger.time.realised != GENERATED:
+                self.why_missing[ledger.kernel.ops] = f"is a library's: {ledger.time.realised}"
+            elif each.kernel is None:
+                self.why_missing[ledger.kernel.ops] = f"cannot be emitted: {each.missing}"
+            elif self._schedule_of(ledger) not in self.seen:
                 self.seen.add(self._schedule_of(ledger))
-                fresh.append(ledger)
-        emissions = emit_plan(self.graph, fresh, EmitOptions(tf32=self.options.tf32))
-        for each in emissions:
-            if each.kernel is None:
-                self.why_missing[each.ledger.kernel.ops] = f"cannot be emitted: {each.missing}"
-        emitted = [(each.ledger, each.kernel) for each in emissions if each.kernel is not None]
+                emitted.append((ledger, each.kernel))
         if emitted:
             self.step(f"compiling {len(emitted)} kernels ({self.compiled} so far)")
         for (ledger, _), found in zip(
