@@ -129,3 +129,48 @@ def test_a_device_of_another_vendor_is_unavailable() -> None:
     plan = inductor_plan(CHAIN, load("mi300x"))
     assert plan.status == "unavailable"
     assert plan.reason == "device mi300x (gfx942) is no CUDA target; name an NVIDIA GPU"
+
+
+def test_with_templates_the_chain_is_one_kernel() -> None:
+    """Bias, GELU and residual are fused into TorchInductor's own GEMM: the floor's bytes."""
+    plan = inductor_plan(CHAIN, load("h100-sxm"), templates=True)
+    assert (plan.name, plan.status) == ("inductor-templates", "planned")
+    (kernel,) = plan.kernels
+    assert kernel.kind == "template"
+    assert kernel.bytes == 134_225_920
+
+
+def test_an_attention_expression_is_one_call() -> None:
+    """An attention is given as a user would write it: its five ops are one library kernel.
+
+    It moves q and the result, 8·512·64·2 B each, and k and v of two heads.
+    """
+    source = "attention(q[1,8,512,64], k[1,2,512,64], v[1,2,512,64], causal=true)"
+    plan = inductor_plan(source, load("h100-sxm"))
+    (kernel,) = plan.kernels
+    assert (kernel.kind, kernel.bytes) == ("extern", 2 * 64 * 512 * (8 + 8 + 2 + 2))
+    program = read_program(source)
+    (priced,) = price(program, plan, make_plan(program.graph, load("h100-sxm"))).kernels
+    assert priced.ops == (0, 1, 2, 3, 4)
+
+
+def test_one_worker_answers_several_sources() -> None:
+    """A kept process gives the plans that two processes give."""
+    with inductor.inductor_worker() as worker:
+        first, second = (
+            inductor_plan(source, load("h100-sxm"), worker=worker)
+            for source in ("x[4096,8192] | softmax", CHAIN)
+        )
+    assert first.launches == 1
+    assert second.bytes == 201_334_784
+
+
+def test_a_generated_kernel_says_how_it_is_launched() -> None:
+    """Its function, its types and its tile are there for compiling it without a GPU."""
+    plan = inductor_plan(CHAIN, load("h100-sxm"), launches=True)
+    call, fused = plan.kernels
+    assert call.launch is None
+    assert fused.launch is not None
+    assert fused.launch.signature["xnumel"] == "i32"
+    assert fused.launch.constants["XBLOCK"] in (256, 512, 1024)
+    assert "@triton.jit" in fused.launch.code

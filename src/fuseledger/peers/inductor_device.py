@@ -124,8 +124,9 @@ def _run_without_guards(torch: Any) -> None:
 def _convolution_layout(x: Any, weight: Any, backend: Any) -> Any:
     """The layout of a convolution's result with cuDNN, which a CPU build cannot be asked.
 
-    Channels last where the input or the weight is, else row-major: `cudnn_conv_suggest_memory_format`
-    of `aten/src/ATen/native/ConvUtils.h`, release 2.13. Depthwise convolutions run in cuDNN there too.
+    Channels last where the input or the weight is, else row-major:
+    `cudnn_conv_suggest_memory_format` of `aten/src/ATen/native/ConvUtils.h`, release 2.13.
+    Depthwise convolutions run in cuDNN there too.
     """
     torch: Any = importlib.import_module("torch")
     format_of = torch._prims_common.suggest_memory_format

@@ -26,7 +26,7 @@ IMPORTS = (
 
 
 def launch_of(name: str, source: str) -> Json | None:
-    """The fields of `TritonLaunch` for a generated kernel, or None where its source is no such call.
+    """The fields of `TritonLaunch` for a generated kernel; None where its source is no such call.
 
     Of several configurations, among which TorchInductor would choose by timing, the first.
     """

@@ -1,7 +1,7 @@
 """TorchInductor's plans in a process of its own: a spec a line on stdin, a line of JSON on stdout.
 
 `python -m fuseledger.peers.inductor_worker`: {"source", "dtype", "dims", "device", "templates",
-"launches"} gives {"kernels", "seconds", "notes"} or {"error"}. What torch or the source prints goes to stderr.
+"launches"} gives {"kernels", "seconds", "notes"} or {"error"}.
 """
 
 from __future__ import annotations

@@ -24,6 +24,18 @@ class TritonLaunch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """What a real compiler said of a generated kernel."""
+
+    registers: int
+    """Per thread."""
+    spilled_bytes: int
+    """Per thread."""
+    shared_bytes: int
+    """Per block."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PeerKernel:
     """One kernel of a peer's plan."""
 
@@ -45,6 +57,8 @@ class PeerKernel:
     """Generated Triton source."""
     launch: TritonLaunch | None = None
     """How a generated Triton kernel is launched, where that was asked for."""
+    resources: Resources | None = None
+    """Where its generated source was compiled."""
     config: str | None = None
     """How the compiler configured it: the library call, or fusion kind, tiles, warps, stages."""
 

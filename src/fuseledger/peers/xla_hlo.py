@@ -180,7 +180,7 @@ def _kind(at: Instruction) -> tuple[str, str | None]:
     if at.opcode != "fusion":
         return ("copy" if at.opcode in ("copy", "copy-start") else at.opcode), None
     if at.fusion_kind != "kCustom":
-        return at.fusion_kind.removeprefix("k").lower(), at.fusion_kind
+        return at.fusion_kind.removeprefix("k").lower(), None
     said = json.loads(at.backend_config or b"{}").get("fusion_backend_config", {})
     name = str(said.get("kind", "kCustom"))
     tiling = said.get("block_level_fusion_config") or said.get("triton_gemm_config") or {}

@@ -27,10 +27,19 @@ InOneUnit = Callable[..., tuple[str, list[str]]]
 COMPARE_SCHEMA = "fuseledger/compare@1"
 OURS = "fuseledger"
 TITLES = {
-    OURS: "fuseledger", "inductor": "TorchInductor", "eager": "eager PyTorch", "xla": "XLA",
+    OURS: "fuseledger", "eager": "eager PyTorch", "inductor": "TorchInductor",
+    "inductor-templates": "TorchInductor (templates)", "xla": "XLA",
 }  # fmt: skip
 BETTER = 0.999
 """A total is better than another below this share of it."""
+
+
+class ResourcesPart(Part, frozen=True, kw_only=True):
+    """What a real compiler said of a generated kernel: per thread, and per block."""
+
+    registers: int
+    spilled_bytes: int
+    shared_bytes: int
 
 
 class PeerKernelPart(Part, frozen=True, kw_only=True):
@@ -47,6 +56,8 @@ class PeerKernelPart(Part, frozen=True, kw_only=True):
     launches: int
     time_us: float
     provenance: str
+    compiled: ResourcesPart | None
+    """With `--evidence compiled`, of a kernel that the peer generates in Triton."""
     config: str | None
     """The library call, or fusion kind, tiles, warps and stages, where the compiler says so."""
     source: str | None
@@ -182,7 +193,8 @@ def _ours(planned: Planned) -> PeerPart:
                 reads={n: graph.touched_bytes(n) for n in sorted(reads)},
                 writes={n: graph.tensors[n].bytes for n in sorted(leaving)},
                 bytes=int(traffic.value), launches=int(ledger.accounts["launches"].value),
-                time_us=ledger.time.total_us, provenance="our clock", config=None, source=None,
+                time_us=ledger.time.total_us, provenance="our clock",
+                compiled=None, config=None, source=None,
             )
         )  # fmt: skip
     return PeerPart(
@@ -206,10 +218,15 @@ def _peer(graph: Graph, peer: PricedPlan) -> PeerPart:
 
 def _kernel(graph: Graph, priced: PricedKernel) -> PeerKernelPart:
     kernel = priced.kernel
+    resources = kernel.resources
     return PeerKernelPart(
         name=kernel.name, kind=kernel.kind, ops=[graph.ops[i].name for i in priced.ops],
         aten=list(kernel.aten), reads=kernel.reads, writes=kernel.writes, bytes=kernel.bytes,
         launches=kernel.launches, time_us=priced.time_us, provenance=priced.provenance,
+        compiled=resources and ResourcesPart(
+            registers=resources.registers, spilled_bytes=resources.spilled_bytes,
+            shared_bytes=resources.shared_bytes,
+        ),
         config=kernel.config, source=kernel.source,
     )  # fmt: skip
 

@@ -10,7 +10,7 @@ from fuseledger.report.layout import Column, Page, Row
 from fuseledger.report.markdown import escape, table
 
 if TYPE_CHECKING:
-    from fuseledger.report.compare import CompareDocument, PeerPart
+    from fuseledger.report.compare import CompareDocument, PeerKernelPart, PeerPart
 
 OUR_CLOCK = ("our clock", "our clock on its ops")
 """Origins of a time that need no word of their own: the rule, said once."""
@@ -71,7 +71,7 @@ def compare_markdown(document: CompareDocument, *, everything: bool = False) -> 
             rows = [(*cells, note) for cells, note in _kernels(peer)]
             parts += [
                 f"### {escape(title(peer))}",
-                table(("#:", "kernel", "kind", "ops", "bytes:", "time:", "time from"), rows),
+                table(("#:", "kernel", "kind", "ops", "bytes:", "time:", "notes"), rows),
             ]
     shown = _shown(document, everything)
     if shown:
@@ -124,10 +124,24 @@ def _kernels(peer: PeerPart) -> list[tuple[Cells, str]]:
                 str(number), kernel.name, kernel.kind, " + ".join(kernel.ops) or "–",
                 bytes_words(kernel.bytes), time_words(kernel.time_us),
             ),
-            "" if kernel.provenance in OUR_CLOCK else f"time: {kernel.provenance}",
+            _note(kernel),
         )
         for number, kernel in enumerate(peer.kernels, start=1)
     ]  # fmt: skip
+
+
+def _note(kernel: PeerKernelPart) -> str:
+    """What the figures do not say: compiled resources, the setting, where the time is from."""
+    words: list[str] = []
+    if kernel.compiled is not None:
+        made = kernel.compiled
+        spills = f"{made.spilled_bytes} B spilled" if made.spilled_bytes else "no spills"
+        words.append(f"compiled: {made.registers} registers a thread, {spills}")
+    if kernel.config is not None and kernel.config != kernel.kind:
+        words.append(kernel.config)
+    if kernel.provenance not in OUR_CLOCK:
+        words.append(f"time: {kernel.provenance}")
+    return "; ".join(words)
 
 
 def _shown(document: CompareDocument, everything: bool) -> list[Cells]:
