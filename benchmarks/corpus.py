@@ -1,11 +1,13 @@
 """Plan the KernelBench graphs; compare with one kernel an op and with greedy merging.
 
     python benchmarks/corpus.py FOLDER [--version v0.1] [--level 2] [--optimise bytes]
-                                [--no-greedy] [--page docs/kernelbench.md]
+                                [--no-greedy] [--page docs/kernelbench.md] [--variants]
 
 Every plan is checked: legal, and no dearer by its own measure than one kernel an op or than
 greedy pair merging. Prints a row a graph; `--page` writes the rows of all levels to a page, with
-the problems above 1.5 times the floor and the account that stands in their way.
+the problems above 1.5 times the floor and the account that stands in their way. `--variants`
+prints instead what other rules for kernels make of the bytes: library calls alone, re-reads
+through L2 charged, clusters of blocks that share their capacity.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fuseledger.devices import Device, load
+from fuseledger.devices import Device, load, replace_figures
 from fuseledger.frontends import aten_json
 from fuseledger.ledger.kernel import check_legal
 from fuseledger.planner.bits import bits
@@ -141,6 +143,57 @@ def paths(folder: Path, versions: Iterable[str], level: str) -> list[Path]:
     return [p for v in versions for p in sorted(folder.glob(f"{v}/level{level}/*.json"))]
 
 
+def variants(graphs: list[Path], device: Device) -> str:
+    """Geometric mean of bytes over floor under other rules for kernels."""
+    means: list[str] = []
+    logs: dict[str, list[float]] = {}
+    for path in graphs:
+        graph = aten_json.load(path)
+        plain = make_plan(graph, device, PlanOptions(objective="bytes"))
+        library = make_plan(graph, device, PlanOptions(objective="bytes", library_only=True))
+        rereads = make_plan(graph, device, PlanOptions(objective="bytes", charge_rereads=True))
+        clusters = [
+            make_plan(graph, of_clusters(device, blocks), PlanOptions(objective="bytes"))
+            for blocks in (2, 4, 8)
+        ]
+        found = {
+            "as gated": plain.totals.bytes,
+            "library calls alone": library.totals.bytes,
+            "re-reads charged, same plan": with_rereads(plain),
+            "re-reads charged, planned so": with_rereads(rereads),
+            "clusters of up to 8 blocks": min(p.totals.bytes for p in (plain, *clusters)),
+            "one kernel an op": plain.baseline.bytes,
+        }
+        words = [path.stem]
+        for name, moved in found.items():
+            logs.setdefault(name, []).append(math.log(moved / graph.floor_bytes))
+            words.append(f"{name} {moved / graph.floor_bytes:.2f}")
+        print("; ".join(words), flush=True)
+    for name, ratios in logs.items():
+        means.append(f"| {name} | {math.exp(sum(ratios) / len(ratios)):.3f} |")
+    return "\n".join(["| kernels | bytes / floor |", "|---|---|", *means])
+
+
+def with_rereads(planned: Planned) -> float:
+    """Bytes of a plan with what its tiling reads again and L2 does not absorb."""
+    clock = planned.search.clock
+    return sum(k.price.dram_bytes + clock.reread_bytes(k.price) for k in planned.kernels)
+
+
+def of_clusters(device: Device, blocks: int) -> Device:
+    """The device whose block is a cluster: its capacity and its SMs together (R5)."""
+    shared, registers = device.shared_memory_per_block_bytes, device.accumulator_bytes_per_block
+    assert shared is not None
+    assert registers is not None
+    assert device.sm_count is not None
+    return replace_figures(
+        device,
+        shared_memory_per_block_bytes=shared * blocks,
+        accumulator_bytes_per_block=registers * blocks,
+        sm_count=device.sm_count // blocks,
+    )
+
+
 def main() -> None:
     """Run the benchmark; see the module."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -151,11 +204,16 @@ def main() -> None:
     parser.add_argument("--optimise", choices=["time", "bytes"], default="time")
     parser.add_argument("--no-greedy", action="store_true")
     parser.add_argument("--page", type=Path)
+    parser.add_argument("--variants", action="store_true")
     args = parser.parse_args()
     device, options = load(args.device), PlanOptions(objective=args.optimise)
+    graphs = paths(args.folder, args.version.split(","), args.level)
+    if args.variants:
+        print(variants(graphs, device))
+        return
     rows: list[Row] = []
     print(HEAD)
-    for path in paths(args.folder, args.version.split(","), args.level):
+    for path in graphs:
         rows.append(measure(path, device, options, greedy=not args.no_greedy))
         print(rows[-1], flush=True)
     print(summary(rows))

@@ -94,7 +94,7 @@ class Roofline:
         waves = -(-blocks // (sms * price.blocks_per_sm))
         fill = _fill(blocks, sms)
         resident = self._resident(price)
-        dram_bytes = price.dram_bytes - resident + self._spilled_over(price)
+        dram_bytes = price.dram_bytes - resident + self.reread_bytes(price)
         if price.launches > 1:
             dram_bytes -= (price.partial_bytes - resident) / 2
         terms = [("dram", dram_bytes / self._drawn_gbs(min(blocks, sms)) / 1e3)]
@@ -244,7 +244,7 @@ class Roofline:
         l2_gbs = min(rates.l2_gbs or rates.stream_gbs, drawn_gbs * 2)
         return read * (share / l2_gbs + (1 - share) / drawn_gbs) / 1e3
 
-    def _spilled_over(self, price: Price) -> float:
+    def reread_bytes(self, price: Price) -> float:
         """Re-reads that L2 does not absorb: none while the kernel's operands fit it.
 
         Else blocks of one wave, run as a square of tiles, share what they load, so a re-read

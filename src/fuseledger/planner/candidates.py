@@ -176,11 +176,9 @@ class _Growth:
         inside = sum(pieces) & ~barriers
         for _ in range(self.limits.max_ops - 1):
             grown: dict[int, tuple[int, int, int]] = {}
-            before, promising = self.distinct(), False
-            if before > self.limits.structures:
-                if stop:
-                    return False
-                promising = True
+            before = self.distinct()
+            promising = before > self.limits.structures
+            if promising:
                 self._say(
                     f"beyond {self.limits.structures:,} structures only the most promising groups "
                     "were grown"
@@ -189,6 +187,8 @@ class _Growth:
             for mask, piece in self._promising(wider) if promising else wider:
                 if mask | piece in grown:
                     continue
+                if stop and self.distinct() > self.limits.structures:
+                    return False
                 if promising and self.pairs and self.distinct() - before > self.limits.per_step:
                     break  # pairs are the guide to everything larger: all of them are priced
                 if time.monotonic() > self.deadline:
@@ -198,12 +198,12 @@ class _Growth:
                     self._say(f"candidates capped at {len(self.found):,}")
                     return False
                 self._price(mask | piece)
+                if self.moved is not None and not len(self.found) % 64:
+                    self.moved(len(self.found))
                 one, two = layer[mask], around[piece]
                 grown[mask | piece] = (one[0] | two[0], one[1] | two[1], one[2] | two[2])
             layer = grown
             self.pairs = self.pairs or list(grown)
-            if self.moved is not None:
-                self.moved(len(self.found))
             if not layer:
                 break
         return True

@@ -13,6 +13,7 @@ from fuseledger.errors import CutError
 from fuseledger.graph.graph import Graph
 from fuseledger.ledger.kernel import Plan, check_legal
 from fuseledger.ledger.ledger import KernelLedger, Totals, kernel_ledger
+from fuseledger.ledger.library_calls import library_calls
 from fuseledger.ledger.nest import analyse
 from fuseledger.planner.candidates import Limits, enumerate_candidates
 from fuseledger.planner.partition import Effort
@@ -43,6 +44,10 @@ class PlanOptions:
     """How far candidates are grown."""
     effort: Effort = field(default_factory=Effort)
     """Work of each search over down-sets, in counts."""
+    library_only: bool = False
+    """Only ops that a library computes in one call share a kernel."""
+    charge_rereads: bool = False
+    """Where bytes are minimised: with what the tiling reads again and L2 does not absorb."""
     time_limit_s: float = 60.0
     """Time after which the best plan so far is taken, with the gap proved by then."""
 
@@ -110,7 +115,7 @@ def make_plan(
     count = f"{len(graph.ops):,} ops"
     candidates = enumerate_candidates(
         graph,
-        lambda group: candidate_cost(search, group),
+        lambda group: _cost(search, group, options),
         options.limits,
         distinct=lambda: search.searched,
         deadline=deadline,
@@ -218,6 +223,23 @@ def candidate_cost(search: ScheduleSearch, group: tuple[int, ...]) -> float | No
     ):
         return None
     return choice_cost(choice, search.objective)
+
+
+def _cost(search: ScheduleSearch, group: tuple[int, ...], options: PlanOptions) -> float | None:
+    """Cost of a candidate under what the options allow and charge besides."""
+    cost = candidate_cost(search, group)
+    if cost is None:
+        return None
+    if options.library_only and len(group) > 1 and not _is_library_call(search, group):
+        return None
+    if options.charge_rereads and options.objective == "bytes":
+        cost += search.clock.reread_bytes(search.price(group))
+    return cost
+
+
+def _is_library_call(search: ScheduleSearch, group: tuple[int, ...]) -> bool:
+    nest = analyse(search.graph, group)
+    return library_calls(nest, search.device.vendor).call is not None
 
 
 def _vetoes(search: ScheduleSearch, account: str) -> bool:
