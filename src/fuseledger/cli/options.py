@@ -103,7 +103,7 @@ _SHARED = (
     click.option("--launch", type=click.Choice(["eager", "queued", "graph"]), default="queued",
                  show_default=True, help="How kernels are launched."),
     click.option("--tf32", is_flag=True, help="Matrix products of fp32 in TF32."),
-    click.option("--time-limit", default=60.0, show_default=True, metavar="SECONDS",
+    click.option("--time-limit", default=600.0, show_default=True, metavar="SECONDS",
                  type=click.FloatRange(min=0.0),
                  help="Most time to choose kernels; then the best plan so far, with its gap."),
     click.option("--format", "format_", type=click.Choice(["text", "json", "md"]), default="text",

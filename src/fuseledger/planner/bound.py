@@ -202,6 +202,7 @@ class _Solver:
         self.model.setOptionValue("random_seed", 0)
         self.model.setOptionValue("threads", 1)
         self.model.setOptionValue("mip_max_nodes", MIP_NODES)
+        self.model.setOptionValue("mip_rel_gap", SLACK)
         self.numbers: list[int] = []
         for _ in range(ops):
             self.model.addRow(1.0, 1.0, 0, [], [])

@@ -48,7 +48,7 @@ class PlanOptions:
     """Only ops that a library computes in one call share a kernel."""
     charge_rereads: bool = False
     """Where bytes are minimised: with what the tiling reads again and L2 does not absorb."""
-    time_limit_s: float = 60.0
+    time_limit_s: float = 600.0
     """Time after which the best plan so far is taken, with the gap proved by then."""
 
 
