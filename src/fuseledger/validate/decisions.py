@@ -11,17 +11,21 @@ import json
 import math
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from fuseledger.clock.library_features import Setting
+from fuseledger.clock.library_fit import Prior
 from fuseledger.clock.library_kernel import LibraryKernel, Stream
-from fuseledger.devices import load, names
+from fuseledger.devices import Device, load, names
 from fuseledger.validate.corpus import Corpus, CorpusError, Measured
+from fuseledger.validate.figures import WITHIN
+from fuseledger.validate.split_records import FAMILIES as SPLIT_FAMILIES
+from fuseledger.validate.split_records import priced_options
 
-ALIASES = {"a100": "a100-sxm-80"}
+ALIASES = {"a100": "a100-sxm-80", "mi355": "mi355x"}
 """Devices that a source names loosely → the commonest of that name."""
 ITEM_BYTES = {
     "float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "int8": 1, "fp8": 1, "float8": 1,
@@ -60,7 +64,8 @@ def read_decisions(path: Path) -> Corpus:
         except (KeyError, TypeError, ValueError) as error:
             raise CorpusError(f"{path}:{line}: not a decision record: {error!r}") from None
     corpus.notes.append(
-        "each option is priced from the kernels, bytes and FLOPs that families.md states"
+        "each option is priced from the kernels, bytes and FLOPs that families.md states; splits "
+        "by the schedules of `plan`, fitted on nothing"
     )
     return corpus
 
@@ -76,63 +81,159 @@ def _add(
     if device not in known:
         corpus.skip(f"device {device} is not in the catalog")
         return
+    if family in SPLIT_FAMILIES:
+        corpus.rows += _split_rows(record, load(device), family)
+        return
     if family not in families or len(families[family].sides) < 2:
         corpus.skip(f"family {family} has no formulas")
         return
     params = record["params"]
     letters = _letters(params)
     timing = str(record.get("timing", ""))
+    products = _products(families[family], letters)
+    gain = float(record["gain"])
     for option, side in zip(record["options"][:2], ("unfused", "fused"), strict=True):
         try:
-            kernels = _kernels(families[family], side, letters, family)
+            kernels = _kernels(families[family], side, letters, family, products)
         except NameError as error:
             corpus.skip(f"family {family}: formula needs {error}")
             return
         setting = Setting(
             device=load(device), host=str(record.get("source_key", "")),
-            software=f"{family}-{side}", warm_l2="cold" not in timing,
+            software="" if products else f"{family}-{side}", warm_l2="cold" not in timing,
             mode="eager" if side == "unfused" else "fused",
         )  # fmt: skip
-        gain = float(record["gain"])
-        outcome = "decisions, true fusions" if gain > 1.05 else "decisions, losses, splits, ties"
         corpus.rows.append(
             Measured(
                 corpus="decisions", problem=f"{family} {json.dumps(params, sort_keys=True)}",
                 name=str(record["id"]), setting=setting, run=str(record["id"]), class_=family,
                 kernels=kernels, time_us=float(option["time_us"]), fused=side == "fused",
-                tables=(outcome,),
+                tables=(outcome_of(gain, family),),
             )
         )  # fmt: skip
+
+
+def _split_rows(record: Mapping[str, Any], device: Device, family: str) -> list[Measured]:
+    """Both options of a split, priced by the clock of `plan`, which is fitted on none of them."""
+    problem = f"{family} {json.dumps(record['params'], sort_keys=True)}"
+    priced = priced_options(record, device)
+    return [
+        Measured(
+            corpus="decisions", problem=problem, name=str(record["id"]), run=str(record["id"]),
+            setting=Setting(device=device, mode=mode), class_=family, kernels=(option.kernel,),
+            time_us=float(measured["time_us"]), fused=mode == "fused", priced_us=option.time_us,
+            tables=(outcome_of(float(record["gain"]), family),),
+        )
+        for mode, option, measured in zip(
+            ("eager", "fused"), priced, record["options"], strict=False
+        )
+    ]  # fmt: skip
+
+
+def decision_priors(measured: Sequence[Measured], priors: Mapping[str, Prior]) -> dict[str, Prior]:
+    """The priors, with room for what implementations of one chain reach of the bandwidth.
+
+    They range from 0.2 of it (rope in eager PyTorch on B200) to 0.98 (KL divergence on the same):
+    half of log(0.98/0.2) is a deviation of 0.8.
+    """
+    tags = {m.setting.software for m in measured if m.setting.software}
+    wide = {f"stream.pass@software-{tag}": Prior(0.0, IMPLEMENTATION_DEVIATION) for tag in tags}
+    return {**priors, **wide}
+
+
+IMPLEMENTATION_DEVIATION = 0.8
+
+
+def outcome_of(gain: float, family: str) -> str:
+    """The table that a decision belongs to besides that of all."""
+    if gain <= WITHIN:
+        return "decisions, losses and ties"
+    pays = "splits that pay" if family in SPLIT_FAMILIES else "true fusions"
+    return f"decisions, {pays}"
+
+
+@dataclass(frozen=True, slots=True)
+class Products:
+    """GEMMs of a family's chain, which a library runs on both sides."""
+
+    count: int
+    m: float
+    n: float
+    k: float
+    bytes: float
+    """Of their operands and results, all of them together."""
+
+
+def _products(family: Family, letters: Mapping[str, float]) -> Products | None:
+    """The chain's GEMMs, where its FLOPs are those of equal ones; None for decode attention."""
+    if family.flops is None or letters.get("q_len") == 1.0:
+        return None
+    flops = evaluate(family.flops, letters)
+    for sizes in (("m", "n", "k"), ("tokens", "inter", "hidden")):
+        if all(name in letters for name in sizes):
+            m, n, k = (letters[name] for name in sizes)
+            count = max(1, round(flops / (2 * m * n * k)))
+            moved = count * (letters["s"] * (m * k + n * k) + letters["o"] * m * n)
+            return Products(count, m, n, k, moved)
+    return Products(1, 4096.0, 4096.0, 4096.0, 0.0)
 
 
 def _kernels(
-    family: Family, side: str, letters: Mapping[str, float], name: str
+    family: Family, side: str, letters: Mapping[str, float], name: str, products: Products | None
 ) -> list[LibraryKernel]:
-    """As many kernels as the family states, each reading what the one before wrote."""
+    """As many kernels as the family states, each reading what the one before wrote.
+
+    An intermediate dies when its reader has run, and a caching allocator hands its memory to the
+    result after: two buffers take turns, and what fits L2 stays there. GEMMs move their own bytes
+    while they compute; the other kernels share the rest.
+    """
     count_text, bytes_text = family.sides[side]
     launches = max(1, round(evaluate(count_text, letters)))
     moved = evaluate(bytes_text, letters)
-    kernels: list[LibraryKernel] = []
-    steps = launches
-    if family.flops is not None:
-        kernels.append(
-            LibraryKernel(
-                name="GEMMs", op=name, kind="gemm", reads=(), writes=(),
-                flops=evaluate(family.flops, letters), pipe="half",
-                shape={"m": 4096, "n": 4096, "k": 4096, "batch": 1, "transposed": 0},
-            )
-        )  # fmt: skip
-    part = round(moved / (2 * steps))
+    if products is None or family.flops is None:
+        return _passes(side, launches, moved, name, "input")
+    before, after = _gemms(products, evaluate(family.flops, letters), letters, name)
+    passes = max(0, launches - products.count)
+    rest = max(0.0, moved - products.bytes)
+    return [*before, *_passes(side, passes, rest, name, before[-1].writes[0].storage), *after]
+
+
+def _passes(side: str, count: int, moved: float, name: str, first: str) -> list[LibraryKernel]:
+    """Kernels that stream, equal shares of the bytes each; the first one reads `first`."""
+    part = round(moved / (2 * count)) if count else 0
     kind = "pointwise" if side == "unfused" else "fused"
     shape = {"broadcast": 0.0} if kind == "pointwise" else {"reduces": 0.0, "window": 1.0}
-    for i in range(steps):
-        reads, writes = (Stream(f"t{i}", part),), (Stream(f"t{i + 1}", part),)
-        kernels.append(
-            LibraryKernel(
-                name=f"{side} {i + 1}", op=name, kind=kind, reads=reads, writes=writes, shape=shape
-            )
+    return [
+        LibraryKernel(
+            name=f"{side} {i + 1}", op=name, kind=kind, shape=shape,
+            reads=(Stream(first if i == 0 else f"buffer {i % 2}", part),),
+            writes=(Stream(f"buffer {(i + 1) % 2}", part),),
         )
-    return kernels
+        for i in range(count)
+    ]  # fmt: skip
+
+
+def _gemms(
+    products: Products, flops: float, letters: Mapping[str, float], name: str
+) -> tuple[list[LibraryKernel], list[LibraryKernel]]:
+    """The family's GEMMs before its passes and, of several, the last one behind them.
+
+    One-byte operands run at twice the rate of two-byte ones.
+    """
+    each = flops / products.count / (2 if letters["s"] == 1 else 1)
+    part = round(products.bytes / products.count / 3)
+    shape = {
+        "m": products.m, "n": products.n, "k": products.k, "batch": 1, "transposed": 0,
+    }  # fmt: skip
+    made = [
+        LibraryKernel(
+            name=f"GEMM {i + 1}", op=name, kind="gemm", flops=each, pipe="half", shape=shape,
+            reads=(Stream("activation", part), Stream(f"weight {i}", part)),
+            writes=(Stream(f"projection {i}", part),),
+        )
+        for i in range(products.count)
+    ]  # fmt: skip
+    return (made[:-1], made[-1:]) if len(made) > 1 else (made, [])
 
 
 def _letters(params: Mapping[str, Any]) -> dict[str, float]:

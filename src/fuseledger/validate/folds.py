@@ -65,6 +65,11 @@ def by_device(measured: Sequence[Measured], priors: Mapping[str, Prior] = PRIORS
     return _left_out(measured, [m.setting.device.name for m in measured], priors)
 
 
+def by_class(measured: Sequence[Measured], priors: Mapping[str, Prior] = PRIORS) -> LeftOut:
+    """Each class (a family of decisions) from a fit on the others."""
+    return _left_out(measured, [m.class_ for m in measured], priors)
+
+
 def _left_out(
     measured: Sequence[Measured], parts: Sequence[str], priors: Mapping[str, Prior]
 ) -> LeftOut:

@@ -77,9 +77,12 @@ def validate(path: Path, *, leave_device_out: bool = True) -> Validation:
     if not corpus.rows:
         reasons = "; ".join(f"{reason} ({n})" for reason, n in corpus.skipped.items())
         raise CorpusError(f"{path}: no row can be priced: {reasons or 'it has none'}")
-    measured = corpus.rows
+    rows = [m for m in corpus.rows if m.priced_us is None]
+    measured = [*rows, *(m for m in corpus.rows if m.priced_us is not None)]
     priors, protocol = _start(measured)
-    naive = np.array([m.priced_us or naive_us(m.kernels, m.setting.device) for m in measured])
+    naive = np.array(
+        [naive_us(m.kernels, m.setting.device) if m.kernels else m.priced_us for m in measured]
+    )
     if measured[0].priced_us is not None:
         priced = np.array([m.priced_us for m in measured])
         return Validation(
@@ -87,16 +90,21 @@ def validate(path: Path, *, leave_device_out: bool = True) -> Validation:
             worst=_worst(measured, priced, None), skipped=corpus.skipped, notes=corpus.notes,
             protocol=protocol, fit=None,
         )  # fmt: skip
-    left_out = by_problem(measured, priors)
-    predicted = left_out.times_us
-    devices = {m.setting.device.name for m in measured}
-    alone = by_device(measured, priors).times_us if leave_device_out and len(devices) > 1 else None
+    left_out = by_problem(rows, priors)
+    priced = np.array([m.priced_us for m in measured[len(rows) :]])
+    predicted = np.concatenate([left_out.times_us, priced])
+    devices = {m.setting.device.name for m in rows}
+    alone = None
+    if leave_device_out and len(devices) > 1:
+        alone = np.concatenate([by_device(rows, priors).times_us, priced])
     return Validation(
         corpus=str(path), rows=scores(measured, predicted, naive),
         device_out=scores(measured, alone, naive) if alone is not None else [],
-        calibration=list(calibration(measured, predicted, [fold_of(m.problem) for m in measured])),
+        calibration=list(
+            calibration(rows, left_out.times_us, [fold_of(m.problem) for m in rows])
+        ),
         worst=_worst(measured, predicted, left_out), skipped=corpus.skipped, notes=corpus.notes,
-        protocol=protocol, fit=_fit_on_all(measured, left_out, priors, path),
+        protocol=protocol, fit=_fit_on_all(rows, left_out, priors, path),
     )  # fmt: skip
 
 
@@ -106,7 +114,9 @@ def _start(measured: Sequence[Measured]) -> tuple[Mapping[str, Prior], str]:
         return PRIORS, "priced by the schedule clock, which is fitted on nothing"
     folds = "10 folds by problem, refitted in each"
     if measured[0].corpus.startswith("decisions"):
-        return PRIORS, folds
+        from fuseledger.validate.decisions import decision_priors
+
+        return decision_priors(measured, PRIORS), folds
     shipped = load_fit()
     if {m.problem for m in measured} & set(shipped.problems):
         return PRIORS, f"{folds}, from the mechanisms' priors: the shipped fit has seen problems"
@@ -135,7 +145,7 @@ def _worst(
             continue
         seen.add((m.problem, m.setting.mode))
         accounts: tuple[tuple[str, float], ...] = ()
-        if left_out is not None:
+        if left_out is not None and m.priced_us is None:
             names = [*(kernel.name for kernel in m.kernels), "host"]
             parts = zip(names, left_out.accounts(i), strict=True)
             accounts = tuple(sorted(parts, key=lambda part: -part[1])[:4])
