@@ -13,7 +13,7 @@ import numpy as np
 from fuseledger.clock.library import Fit, load_fit
 from fuseledger.clock.library_fit import PRIORS, Prior, fit, prior_of
 from fuseledger.validate.corpus import Corpus, CorpusError, Measured
-from fuseledger.validate.folds import LeftOut, by_device, by_problem, fold_of, naive_us
+from fuseledger.validate.folds import LeftOut, by_device, by_problem, fold_of, naive_us, weights_of
 from fuseledger.validate.score import Score, calibration, class_errors, scores
 
 SHIPPED_DEVIATION = 0.5
@@ -150,7 +150,7 @@ def _fit_on_all(
     measured: Sequence[Measured], left_out: LeftOut, priors: Mapping[str, Prior], path: Path
 ) -> Fit:
     times = np.array([m.time_us for m in measured])
-    theta = fit(left_out.design, times, priors)
+    theta = fit(left_out.design, times, priors, weights_of(measured))
     problems = sorted({m.problem for m in measured})
     return Fit(
         fitted_on=f"{len(measured)} rows of {len(problems)} problems of {path.name}, devices "
