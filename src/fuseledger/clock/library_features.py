@@ -116,11 +116,13 @@ def host_parts(kernels: Sequence[LibraryKernel], setting: Setting) -> list[tuple
     same call do not, and are cheaper.
     """
     group = host_group(setting.mode)
-    fixed: Features = {f"host.fixed:{group}": 1.0}
     common: Features = {f"host.launch:{group}": 1.0}
     if setting.host:
-        fixed |= {f"host.fixed@{setting.host}:{group}": 1.0, f"host@{setting.host}": 1.0}
-        common |= {f"host.launch@{setting.host}": 1.0, f"host@{setting.host}": 1.0}
+        common |= {f"host.launch@{setting.host}": 1.0}
+    # an eager call's constant is the host's floor, which was measured: nothing is fitted
+    fixed: Features = {} if group == "eager" else {f"host.fixed:{group}": 1.0}
+    if setting.host and fixed:
+        fixed |= {f"host@{setting.host}": 1.0}
     counts: dict[str, float] = {}
     before = ""
     for kernel in kernels:

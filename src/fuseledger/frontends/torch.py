@@ -72,8 +72,12 @@ def read_module(
     *,
     name: str,
     source: str | None = None,
+    dispatched: bool = False,
 ) -> AtenGraph:
-    """The module as ATen nodes, not yet lowered."""
+    """The module as ATen nodes, not yet lowered.
+
+    `dispatched`: as the calls that eager PyTorch dispatches, composites taken apart.
+    """
     torch = _require_torch()
     where = source or name
     module, inputs, keywords = _fake(module, tuple(example_inputs), dict(keyword_inputs or {}))
@@ -83,7 +87,39 @@ def read_module(
         _refusals(where, "torch.export refuses it"),
     ):  # fmt: skip
         program = torch.export.export(module, inputs, keywords, strict=False)
+        if dispatched:
+            program = program.run_decompositions(_composites(torch))
     return read_program(program, name=name, source=where)
+
+
+def _composites(torch: Any) -> Any:
+    """The decompositions that the dispatcher itself applies: of ops that no backend implements."""
+    table = torch.export.default_decompositions()
+    for op in list(table):
+        if not torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd"):
+            table.pop(op)
+    return table
+
+
+def read_problem(path: Path) -> AtenGraph:
+    """A problem of KernelBench as the calls that eager PyTorch dispatches.
+
+    Runs the file, which defines `Model`, `get_init_inputs` and `get_inputs`, on fake tensors. Raises
+    SourceError, naming the file, for whatever goes wrong there.
+    """
+    _require_torch()
+    program = getattr(_imported(path, "get_inputs"), "__globals__", {})
+    missing = [name for name in ("Model", "get_init_inputs") if not callable(program.get(name))]
+    if missing:
+        raise SourceError(f"{path}: defines no {missing[0]}, so it is no problem of KernelBench")
+
+    def factory() -> Any:
+        return program["Model"](*program["get_init_inputs"]()), tuple(program["get_inputs"]())
+
+    module, inputs, keywords = _checked(str(path), _called_on_fakes(str(path), factory))
+    return read_module(
+        module, inputs, keywords, name=path.stem, source=str(path), dispatched=True
+    )
 
 
 def read_program(program: Any, *, name: str, source: str) -> AtenGraph:

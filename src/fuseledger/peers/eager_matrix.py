@@ -100,7 +100,7 @@ def conv_shape(call: Call, x: Operand, weight: Operand) -> dict[str, float]:
 
 def _attention(call: Call) -> None:
     """One fused kernel: flash attention for half precision up to width 256, else CUTLASS's."""
-    q, k, v = (call.tensors[name] for name in ("q", "k", "v"))
+    q, k, v = list(call.tensors.values())[:3]
     rows, width, keys = q.shape[-2], q.shape[-1], k.shape[-2]
     batch = math.prod(q.shape[:-2])
     half = q.dtype in HALF
@@ -148,6 +148,8 @@ TABLE: dict[str, Entry] = {
     "baddbmm": Entry(_addmm, "cuda/Blas.cpp: self copied to the result, then beta·C"),
     "convolution": Entry(_convolution, _CONVOLUTION),
     "kb.sdpa": Entry(_attention, _ATTENTION),
+    "scaled_dot_product_attention": Entry(_attention, _ATTENTION),
+    "_scaled_dot_product_flash_attention_for_cpu": Entry(_attention, _ATTENTION),
     "kb.lstm": Entry(_rnn, "cudnn/RNN.cpp"),
     "kb.gru": Entry(_rnn, "cudnn/RNN.cpp"),
 }

@@ -367,6 +367,7 @@ TABLE: dict[str, Entry] = {
     "nll_loss_forward": Entry(_nll_loss, "cuda/NLLLoss2d.cu, Loss.cu: one small reduction"),
     "native_batch_norm": Entry(_batch_norm, "Normalization.cpp _select_batch_norm_backend"),
     "_native_batch_norm_legit": Entry(_batch_norm, "as native_batch_norm"),
+    "_native_batch_norm_legit_functional": Entry(_batch_norm, "as native_batch_norm"),
     "native_group_norm": Entry(_group_norm, "cuda/group_norm_kernel.cu"),
     "native_layer_norm": Entry(_layer_norm, "cuda/layer_norm_kernel.cu"),
     **dict.fromkeys(("max_pool2d_with_indices", "max_pool3d_with_indices"), _POOL_MAX),

@@ -46,6 +46,6 @@ class Corpus:
     """Reason → number of rows."""
     notes: list[str] = field(default_factory=list[str])
 
-    def skip(self, reason: str) -> None:
-        """Count one row that cannot be priced."""
-        self.skipped[reason] = self.skipped.get(reason, 0) + 1
+    def skip(self, reason: str, rows: int = 1) -> None:
+        """Count rows that cannot be priced."""
+        self.skipped[reason] = self.skipped.get(reason, 0) + rows

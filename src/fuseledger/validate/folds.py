@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -76,14 +77,21 @@ def _left_out(
     design = design_of(rows_of(measured))
     times = np.array([m.time_us for m in measured])
     labels = np.array(parts)
+    importance = weights_of(measured)
     predicted = np.zeros(len(measured))
     made: dict[str, Predicted] = {}
     for part in sorted(set(parts)):
         out = labels == part
-        theta = fit(design, times, priors, weights=(~out).astype(float))
+        theta = fit(design, times, priors, weights=importance * ~out)
         made[part] = predict(design, theta)
         predicted[out] = made[part].total_us[out]
     return LeftOut(predicted, design, made, parts)
+
+
+def weights_of(measured: Sequence[Measured]) -> Array:
+    """One for all modes together that ran the same kernels of a problem in one setting."""
+    runs = Counter((m.run, id(m.kernels)) for m in measured)
+    return np.array([1.0 / runs[m.run, id(m.kernels)] for m in measured])
 
 
 def naive_us(kernels: Sequence[LibraryKernel], device: Device) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,60 +56,87 @@ class Plans:
     arguments: int
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Run:
+    """What a measured time belongs to."""
+
+    sizes: str
+    level: str
+    problem: str
+    gpu: str
+    host: str
+    mode: str
+    torch: str
+    """Release, such as `2.5`; empty where the source does not say."""
+
+
 def read_kernelbench(folder: Path) -> Corpus:
     """Every row of `times.csv` with its kernels; repeated runs become their geometric mean.
 
     Raises CorpusError naming the file and the field.
     """
     corpus = Corpus()
-    repeats: dict[tuple[str, ...], list[float]] = {}
-    names: dict[tuple[str, ...], str] = {}
+    times: dict[Run, list[float]] = {}
+    names: dict[Run, str] = {}
     for line, row in enumerate(_lines(folder / "times.csv"), start=2):
-        key = tuple(
-            row[f] for f in ("sizes", "level", "problem_id", "gpu", "host", "mode", "torch")
-        )
-        mode, torch = key[5], key[6].removesuffix("?") or "2.5.0"
-        if mode not in MODES:
-            corpus.skip(f"mode {mode} is not priced")
-            continue
-        key = (*key[:6], ".".join(torch.split(".")[:2]))
-        repeats.setdefault(key, []).append(_milliseconds(folder, line, row["mean_ms"]))
-        names[key] = row["name"]
-    plans: dict[tuple[str, ...], Plans | str] = {}
+        torch = row["torch"].removesuffix("?") or "2.5.0"
+        run = Run(
+            row["sizes"], row["level"], row["problem_id"], row["gpu"], row["host"], row["mode"],
+            ".".join(torch.split(".")[:2]),
+        )  # fmt: skip
+        times.setdefault(run, []).append(_milliseconds(folder, line, row["mean_ms"]))
+        names[run] = row["name"]
+
+    def graph_of(run: Run) -> AtenGraph:
+        return _graph(folder, run)
+
+    collect(corpus, times, names, graph_of)
+    return corpus
+
+
+def collect(
+    corpus: Corpus, times: Mapping[Run, Sequence[float]], names: Mapping[Run, str],
+    graph_of: Callable[[Run], AtenGraph],
+) -> None:  # fmt: skip
+    """Add a row for every run, times in ms; what has no device, mode or graph is counted."""
+    plans: dict[tuple[str, str, str], Plans | str] = {}
     devices: dict[str, Device | None] = {}
-    for key, times in repeats.items():
-        sizes, level, problem, gpu, host, mode, software = key
-        device = devices.setdefault(gpu, _device(gpu))
-        if device is None:
-            corpus.skip(f"device {gpu} is not in the catalog")
+    for run, measured in times.items():
+        if run.mode not in MODES:
+            corpus.skip(f"mode {run.mode} is not priced", len(measured))
             continue
-        place = (sizes, level, problem)
+        device = devices.setdefault(run.gpu, _device(run.gpu))
+        if device is None:
+            corpus.skip(f"device {run.gpu} is not in the catalog", len(measured))
+            continue
+        place = (run.sizes, run.level, run.problem)
         if place not in plans:
-            plans[place] = _plans(folder, place, corpus)
+            plans[place] = _plans(run, graph_of, corpus)
         plan = plans[place]
         if isinstance(plan, str):
-            corpus.skip(plan)
+            corpus.skip(plan, len(measured))
             continue
-        eager = mode in EAGER_MODES
+        host = run.host
         setting = Setting(
-            device=device, host=host, software=software, warm_l2=host not in COLD_RUNS,
+            device=device, host=host, software=run.torch, warm_l2=host not in COLD_RUNS,
             host_floor_us=HOST_FLOORS.get(host, 20.0),
-            hidden_host_us=COLD_RUNS.get(host, 0.0), mode=mode, arguments=plan.arguments,
+            hidden_host_us=COLD_RUNS.get(host, 0.0), mode=run.mode, arguments=plan.arguments,
         )  # fmt: skip
-        label = f"kernelbench {sizes.partition('_')[0]}"
+        label = f"kernelbench {run.sizes.partition('_')[0]}"
+        number = f"{run.level}/{run.problem}"
         corpus.rows.append(
             Measured(
-                corpus=f"{label} L{level}", problem=f"{level}/{problem}", name=names[key],
-                setting=setting, run=f"{sizes} {level}/{problem} {host} {software}",
-                class_=sequence_class(plan.by_mode["eager"]), kernels=plan.by_mode[mode],
-                time_us=1e3 * math.exp(sum(map(math.log, times)) / len(times)), fused=not eager,
-                tables=(f"{label} L1+L2",) if level in "12" else (),
+                corpus=f"{label} L{run.level}", problem=number, name=names[run], setting=setting,
+                run=f"{run.sizes} {number} {host} {run.torch}",
+                class_=sequence_class(plan.by_mode["eager"]), kernels=plan.by_mode[run.mode],
+                time_us=1e3 * math.exp(sum(map(math.log, measured)) / len(measured)),
+                fused=run.mode not in EAGER_MODES,
+                tables=(f"{label} L1+L2",) if run.level in ("1", "2") else (),
             )
         )  # fmt: skip
     corpus.notes.append(
         "compiled modes are priced on a stand-in for TorchInductor's plan (docs/accuracy.md)"
     )
-    return corpus
 
 
 def _lines(path: Path) -> list[dict[str, str]]:
@@ -143,27 +170,31 @@ def _device(gpu: str) -> Device | None:
     return load(name) if name else None
 
 
-def _plans(folder: Path, place: tuple[str, ...], corpus: Corpus) -> Plans | str:
-    """Eager's kernels and the stand-in's, or why there are none."""
+def _graph(folder: Path, run: Run) -> AtenGraph:
+    """The graph of a run. Raises SourceError where there is none, or it cannot be read."""
     from fuseledger.frontends.aten_json import read
+
+    for sizes in dict.fromkeys((run.sizes, run.sizes.partition("_")[0])):
+        # `v0.1_modal` holds replaced graphs only: the rest are as before
+        place = folder / sizes / f"level{run.level}"
+        found = sorted(place.glob(f"{run.problem.zfill(3)}_*.json"))
+        if found:
+            return read(found[0])
+    raise SourceError(f"no graph of {run.sizes} level {run.level} problem {run.problem}")
+
+
+def _plans(run: Run, graph_of: Callable[[Run], AtenGraph], corpus: Corpus) -> Plans | str:
+    """The kernels of a run's graph in every mode, or why there are none."""
     from fuseledger.peers.eager import eager_plan
     from fuseledger.peers.standin import standin_kernels
 
-    sizes, level, problem = place
-    number = problem.zfill(3)
-    found = sorted((folder / sizes / f"level{level}").glob(f"{number}_*.json"))
-    if not found and sizes != "v0" and "_" in sizes:  # replaced graphs only: the rest are as before
-        sizes = sizes.partition("_")[0]
-        found = sorted((folder / sizes / f"level{level}").glob(f"{number}_*.json"))
-    if not found:
-        return f"no graph of {sizes} level {level} problem {problem}"
     try:
-        graph = read(found[0])
+        graph = graph_of(run)
     except SourceError as error:
         return str(error)
     plan = eager_plan(graph)
     if plan.unknown:
-        corpus.notes.append(f"{found[0].name}: priced as one pass each: {', '.join(plan.unknown)}")
+        corpus.notes.append(f"{graph.name}: priced as one pass each: {', '.join(plan.unknown)}")
     compiled = standin_kernels(graph, plan)
     copies = _copies(graph)
     by_mode: dict[str, list[LibraryKernel]] = {}

@@ -13,7 +13,7 @@ import numpy as np
 from fuseledger.clock.library import Fit, load_fit
 from fuseledger.clock.library_fit import PRIORS, Prior, fit, prior_of
 from fuseledger.validate.corpus import Corpus, CorpusError, Measured
-from fuseledger.validate.folds import LeftOut, by_device, by_problem, fold_of, naive_us
+from fuseledger.validate.folds import LeftOut, by_device, by_problem, fold_of, naive_us, weights_of
 from fuseledger.validate.score import Score, calibration, class_errors, scores
 
 SHIPPED_DEVIATION = 0.5
@@ -52,7 +52,11 @@ class Validation:
 
 
 def read_corpus(path: Path) -> Corpus:
-    """A KernelBench folder, a `.jsonl` of decisions or a CSV. Raises CorpusError naming it."""
+    """A KernelBench folder or checkout, a `.jsonl` of decisions or a CSV.
+
+    Raises CorpusError naming it.
+    """
+    from fuseledger.validate.checkout import is_checkout, read_checkout
     from fuseledger.validate.decisions import read_decisions
     from fuseledger.validate.kernelbench import read_kernelbench
     from fuseledger.validate.table import read_table
@@ -60,12 +64,12 @@ def read_corpus(path: Path) -> Corpus:
     if path.is_dir():
         if (path / "times.csv").is_file():
             return read_kernelbench(path)
-        if (path / "KernelBench").is_dir():
-            raise CorpusError(
-                f"{path}: a checkout of KernelBench holds modules, not graphs: "
-                "give a folder of times.csv and v0*/level*/*.json"
-            )
-        raise CorpusError(f"{path}: holds no times.csv")
+        if is_checkout(path):
+            return read_checkout(path)
+        raise CorpusError(
+            f"{path}: holds neither times.csv, as the folder of graphs does, nor KernelBench/ and "
+            "results/timing/, as a checkout does"
+        )
     if not path.exists():
         raise CorpusError(f"{path}: no such file or folder")
     return read_decisions(path) if path.suffix == ".jsonl" else read_table(path)
@@ -160,7 +164,7 @@ def _fit_on_all(
     measured: Sequence[Measured], left_out: LeftOut, priors: Mapping[str, Prior], path: Path
 ) -> Fit:
     times = np.array([m.time_us for m in measured])
-    theta = fit(left_out.design, times, priors)
+    theta = fit(left_out.design, times, priors, weights_of(measured))
     problems = sorted({m.problem for m in measured})
     return Fit(
         fitted_on=f"{len(measured)} rows of {len(problems)} problems of {path.name}, devices "
