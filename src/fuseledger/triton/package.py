@@ -78,12 +78,22 @@ def header_of(ledger: KernelLedger) -> tuple[str, ...]:
     lines = [
         f"{ledger.label}: {schedule}, {schedule.warps} warps, {schedule.stages} stages",
         *(_account_line(name, ledger.accounts[name]) for name in ACCOUNTS),
+        *_placed(ledger),
     ]
     return tuple(
         line
         for text in lines
         for line in textwrap.wrap(text, COMMENT_WIDTH, subsequent_indent="    ")
     )
+
+
+def _placed(ledger: KernelLedger) -> list[str]:
+    """What the plan holds in shared memory, which Triton does not let code say."""
+    held = [item.name for item in ledger.price.held if item.holder == "shared memory"]
+    if not held:
+        return []
+    names = ", ".join(held)
+    return [f"planned in shared memory: {names}; Triton places tiles itself, and may spill this one"]
 
 
 def _account_line(name: str, account: Account) -> str:

@@ -26,10 +26,10 @@ TILE = 16
 """Largest tile of a small kernel."""
 FEW_AXES = 3
 """Grid axes up to which every one of them has three blocks, the last short; else two."""
-LOOPED = 37
-"""Points of a loop over one axis: three steps of 16, the last short."""
-LOOPED_TOGETHER = 5
-"""Points of each of several axes that one loop walks."""
+LOOPED = {1: 37, 2: 5}
+"""Points of each of one or two axes that one loop walks: two steps of 32, the last short."""
+LOOPED_MANY = 3
+"""Points of each of more axes."""
 PARTS = 3
 """Most parts of the only split axis: two whole ones and a short one; of several, one less."""
 LOOKED_UP = 101
@@ -116,7 +116,7 @@ def _first_sizes(graph: Graph, schedule: dict[str, AxisSchedule]) -> dict[str, i
                 most = several if len(grid) < FEW_AXES else tile + 1
             else:
                 beside = reduced if name in op.reduces else kept
-                most = LOOPED if len(beside) == 1 else LOOPED_TOGETHER
+                most = LOOPED.get(len(beside), LOOPED_MANY)
                 if op.is_contraction and beside is reduced:
                     fixed = prod(op.sizes[n] for n in reduced if n in windows)
                     most = max(2, -(-most // fixed)) if name not in windows else size
