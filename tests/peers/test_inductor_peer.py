@@ -174,3 +174,61 @@ def test_a_generated_kernel_says_how_it_is_launched() -> None:
     assert fused.launch.signature["xnumel"] == "i32"
     assert fused.launch.constants["XBLOCK"] in (256, 512, 1024)
     assert "@triton.jit" in fused.launch.code
+
+
+PUBLIC = """
+import torch
+
+class Product(torch.nn.Module):
+    def forward(self, x, y):
+        return torch.nn.functional.softmax(torch.matmul(x, y), dim=1)
+
+def product():
+    return Product(), (torch.randn(100, 100), torch.randn(100, 100))
+
+def norm():
+    return torch.nn.LayerNorm(512), (torch.randn(4096, 512),)
+"""
+
+
+def test_a_published_softmax_is_planned_as_on_its_gpu(tmp_path: Path) -> None:
+    """What torch.compile printed on a GPU of sm_86 for softmax(x @ y) of 100 by 100 in fp32.
+
+    github.com/w32zhong/simp-intelligence@2f2d798, simp_intelligence/torch/torch_compile.ipynb:
+    `extern_kernels.mm`, then a persistent reduction of its result in place.
+    """
+    (tmp_path / "public.py").write_text(PUBLIC)
+    plan = inductor_plan(f"{tmp_path}/public.py:product", load("a10g"))
+    product, softmax = plan.kernels
+    assert product.name == "extern_kernels.mm"
+    assert softmax.name == "triton_per_fused__softmax_0"
+    assert softmax.source is not None
+    for words in (
+        "@triton_heuristics.persistent_reduction(", "size_hints={'x': 128, 'r0_': 128}",
+        "reduction_hint=ReductionHint.INNER", "'signature': {'in_out_ptr0': '*fp32', "
+        "'xnumel': 'i32', 'r0_numel': 'i32', 'XBLOCK': 'constexpr'}",
+        "'configs': [{(0,): [['tt.divisibility', 16]]}]",
+    ):  # fmt: skip
+        assert words in softmax.source
+
+
+def test_a_published_layer_norm_is_the_kernel_of_an_a100(tmp_path: Path) -> None:
+    """LayerNorm(512) of 4,096 fp32 rows, as in a public cache of an A100 (backend hash 42F736BF…).
+
+    Heuristic, sizes, types, the device as TorchInductor sees it, counts of loads and reductions.
+    """
+    (tmp_path / "public.py").write_text(PUBLIC)
+    plan = inductor_plan(f"{tmp_path}/public.py:norm", load("a100-sxm-80"))
+    (kernel,) = plan.kernels
+    assert kernel.name == "triton_per_fused_native_layer_norm_0"
+    assert kernel.source is not None
+    for words in (
+        "@triton_heuristics.persistent_reduction(", "size_hints={'x': 4096, 'r0_': 512}",
+        "'signature': {'in_ptr0': '*fp32', 'in_ptr1': '*fp32', 'in_ptr2': '*fp32', "
+        "'out_ptr2': '*fp32', 'xnumel': 'i32', 'r0_numel': 'i32', 'XBLOCK': 'constexpr'}",
+        "multi_processor_count=108, cc=80, major=8, regs_per_multiprocessor=65536, "
+        "max_threads_per_multi_processor=2048, max_threads_per_block=1024, warp_size=32",
+        "'no_x_dim': None, 'atomic_add_found': False, 'num_load': 3, 'num_store': 1, "
+        "'num_reduction': 4", "'tiling_scores': {'x': 0, 'r0_': 25169920}",
+    ):  # fmt: skip
+        assert words in kernel.source

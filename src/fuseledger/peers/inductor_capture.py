@@ -16,6 +16,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fuseledger.peers.inductor_walks import read_again
+
 Json = dict[str, Any]
 
 
@@ -101,8 +103,8 @@ class _Recorder:
 
     def __init__(self, sources: Mapping[str, list[str]]) -> None:
         self.sources = sources
-        self.calls: list[tuple[Any, str]] = []
-        """(scheduler node, Triton kernel) in launch order."""
+        self.calls: list[tuple[Any, str, list[str]]] = []
+        """(scheduler node, Triton kernel, arguments of the call) in launch order."""
         self.code: dict[str, str] = {}
         """Triton kernel → its generated source."""
 
@@ -112,9 +114,10 @@ class _Recorder:
         wrapper = graph.wrapper_code
         launch, define = wrapper.generate_kernel_call, wrapper.define_kernel
 
-        def launching(kernel_name: str, *args: Any, **kwargs: Any) -> Any:
-            self.calls.append((graph.scheduler.current_node, kernel_name))
-            return launch(kernel_name, *args, **kwargs)
+        def launching(kernel_name: str, call_args: Any, *args: Any, **kwargs: Any) -> Any:
+            given = [str(arg) for arg in call_args]
+            self.calls.append((graph.scheduler.current_node, kernel_name, given))
+            return launch(kernel_name, call_args, *args, **kwargs)
 
         def defining(kernel_name: str, kernel_body: str, *args: Any, **kwargs: Any) -> Any:
             self.code[kernel_name] = kernel_body
@@ -130,16 +133,18 @@ class _Recorder:
         scheduler: Any = importlib.import_module("torch._inductor.scheduler")
         found: list[Json] = []
         for node in graph.scheduler.nodes:
-            launched = [name for where, name in self.calls if where is node]
+            launched = [(name, given) for where, name, given in self.calls if where is node]
             is_call = isinstance(node, scheduler.ExternKernelSchedulerNode) and not launched
             if is_call and not isinstance(node.node, (ir.MultiOutput, ir.NopKernel)):
-                found.append(self._kernel(node, "extern", _extern_name(node.node)))
+                found.append(self._kernel(node, "extern", _extern_name(node.node), []))
             kind = "template" if node.is_template() else "triton"
-            found.extend(self._kernel(node, kind, name) for name in launched)
+            found.extend(self._kernel(node, kind, name, given) for name, given in launched)
         return found
 
-    def _kernel(self, node: Any, kind: str, name: str) -> Json:
+    def _kernel(self, node: Any, kind: str, name: str, given: list[str]) -> Json:
         reads = _accesses(node, include_reads=True, include_writes=False)
+        if kind == "triton":
+            reads = read_again(self.code.get(name, ""), given, reads)
         writes = _accesses(node, include_reads=False, include_writes=True)
         origins: dict[str, None] = {}
         aten: dict[str, None] = {}
