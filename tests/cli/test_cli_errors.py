@@ -19,7 +19,8 @@ CHAIN = "gemm(64,64,64) + bias"
     [
         (["plan"], "SOURCE"),
         (["plan", CHAIN, "--nope"], "--nope"),
-        (["plan", CHAIN, "--format", "html"], "html"),
+        (["plan", CHAIN, "--format", "pdf"], "pdf"),
+        (["explain", CHAIN, "--kernel", "1", "--format", "html"], "html"),
         (["plan", CHAIN, "--device", "h1000"], "'h1000' (nearest: h200"),
         (["plan", CHAIN, "--device", "none.toml"], "none.toml: no such file"),
         (["plan", CHAIN, "--dtype", "fp12"], "fp12"),

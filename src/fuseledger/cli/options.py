@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fuseledger.planner.plan import Planned, PlanOptions
     from fuseledger.report.document import EvidencePart, PlanDocument
 
-Format = Literal["text", "json", "md"]
+FORMS = ("text", "json", "md")
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 SOURCE_HELP = """
@@ -106,17 +106,17 @@ _SHARED = (
     click.option("--time-limit", default=600.0, show_default=True, metavar="SECONDS",
                  type=click.FloatRange(min=0.0),
                  help="Most time to choose kernels; then the best plan so far, with its gap."),
-    click.option("--format", "format_", type=click.Choice(["text", "json", "md"]), default="text",
-                 show_default=True, help="Form of the report."),
     click.option("-o", "--output", metavar="FILE", type=click.Path(), callback=_writable,
                  help="Write the report to a file instead of stdout."),
     click.option("--quiet", is_flag=True, help="Nothing on stderr but errors."),
 )  # fmt: skip
 
 
-def plan_options(command: Decorated) -> Decorated:
-    """Add SOURCE and the shared options to a command."""
-    for decorate in reversed(_SHARED):
+def plan_options(command: Decorated, forms: tuple[str, ...] = FORMS) -> Decorated:
+    """Add SOURCE and the shared options to a command, whose report has these forms."""
+    form = click.option("--format", "format_", type=click.Choice(forms), default="text",
+                        show_default=True, help="Form of the report.")  # fmt: skip
+    for decorate in reversed((*_SHARED[:-2], form, *_SHARED[-2:])):
         command = decorate(command)
     return command
 

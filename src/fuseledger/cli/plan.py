@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import click
 
 from fuseledger.cli.evidence import evidence_option
 from fuseledger.cli.options import (
+    FORMS,
     SOURCE_HELP,
     PlanRequest,
     deliver,
@@ -18,7 +20,7 @@ from fuseledger.cli.options import (
 
 
 @click.command("plan", epilog=SOURCE_HELP)
-@plan_options
+@partial(plan_options, forms=(*FORMS, "html"))
 @evidence_option
 @click.option("--cuts", metavar="4/1,3/2,2", callback=parse_cuts,
               help="Price several cuts side by side, and show the best one's ledger.")  # fmt: skip
@@ -43,6 +45,10 @@ def command(
             from fuseledger.report.markdown import plan_markdown
 
             text = plan_markdown(summary)
+        elif format_ == "html":
+            from fuseledger.report.html import plan_html
+
+            text = plan_html(document, summary)
         else:
             from fuseledger.cli.terminal import page
             from fuseledger.report.text import plan_text
