@@ -18,7 +18,7 @@ from fuseledger.frontends import aten_json
 from fuseledger.ledger.kernel import check_legal
 from fuseledger.planner.bits import bits
 from fuseledger.planner.bound import in_order
-from fuseledger.planner.plan import PlanOptions, choice_cost, make_plan
+from fuseledger.planner.plan import PlanOptions, make_plan
 from fuseledger.verdict.edges import edge_verdicts
 from greedy import greedy_groups
 
@@ -64,9 +64,7 @@ def main() -> None:
         if args.greedy:
             masks = greedy_groups(graph, planned.search)
             assert in_order(graph, masks)[0] is not None
-            cost = sum(
-                choice_cost(planned.search.choose(tuple(bits(m))), options.objective) for m in masks
-            )
+            cost = sum(planned.search.choose(tuple(bits(m))).cost for m in masks)
             ratio = cost / planned.partition.cost
             assert ratio > 1 - 1e-9 or not planned.partition.optimal, path.name
             greedy.append(ratio)

@@ -169,3 +169,20 @@ def test_bandwidth_is_required():
     """A device without a bandwidth cannot be priced, and the error names the figure."""
     with pytest.raises(DeviceError, match="toy has no figure for dram_bandwidth_gbs"):
         Roofline(machine(dram_measured_gbs=None)).time(price())
+
+
+def test_a_combine_kernel_waits_for_all_parts():
+    """Of 3 MB a combine kernel moves 1: 2 µs hide behind 10 µs of products, its 1 µs hides behind
+    nothing, and it has a launch and a latency of its own."""
+    time = Roofline(machine()).time(
+        price(
+            read_bytes=1_000_000,
+            partial_bytes=2_000_000,
+            combine_bytes=1_000_000,
+            launches=2,
+            flops={"matrix:fp16": 1e9},
+        )
+    )
+    assert dict(time.terms)["dram"] == pytest.approx(2.0)
+    assert time.combine_us == pytest.approx(1.0)
+    assert time.total_us == pytest.approx(2 * 1.0 + 10.0 + 2 * 0.5 + 1.0)

@@ -79,7 +79,7 @@ def test_time_is_the_sum_of_its_terms() -> None:
     for kernel in _document(SOURCES[1]).plan.kernels:
         time = kernel.time
         greatest = max(term.time_us for term in time.terms)
-        expected = time.launch_us + greatest + time.latency_us + time.spill_us
+        expected = time.launch_us + greatest + time.latency_us + time.spill_us + time.combine_us
         assert kernel.time_us == pytest.approx(expected)
 
 

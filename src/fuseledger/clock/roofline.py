@@ -1,6 +1,7 @@
 """The roofline clock: launch + the slowest of DRAM, L2 and the pipes + a latency per wave.
 
-`time = launches·launch + max(DRAM, L2, matrix, lanes, special)/fill + waves·latency + spills`
+`time = launches·launch + max(DRAM, L2, matrix, lanes, special)/fill + waves·latency + spills`, and
+a combine kernel's stream where partial results have one: it waits for all of them.
 
 A term whose figures the device does not state is left out.
 """
@@ -55,7 +56,8 @@ class Roofline:
         dram_gbs = rates.stream_gbs
         if rates.sm_gbs is not None:
             dram_gbs = min(dram_gbs, min(blocks, sms) * rates.sm_gbs)
-        terms = [("dram", (price.dram_bytes + self._spilled_over(price)) / dram_gbs / 1e3)]
+        moved = price.dram_bytes - price.combine_bytes + self._spilled_over(price)
+        terms = [("dram", moved / dram_gbs / 1e3)]
         if rates.l2_gbs is not None:
             drawn = min(1.0, blocks / sms)
             terms.append(("l2", price.l2_bytes / rates.l2_gbs / 1e3 / drawn))
@@ -65,12 +67,13 @@ class Roofline:
         if rates.special_ops_per_s is not None and price.special_ops:
             terms.append(("special", price.special_ops / rates.special_ops_per_s * 1e6 / fill))
         launch_us = price.launches * rates.launch_us
-        latency_us = rates.latency_us * (1 + WAVE_LATENCY_SHARE * (waves - 1))
+        latency_us = rates.latency_us * (price.launches + WAVE_LATENCY_SHARE * (waves - 1))
+        combine_us = price.combine_bytes / rates.stream_gbs / 1e3
         spilled = 2 * price.spill_bytes * blocks * price.warps * WARP_THREADS
         spill_us = spilled / rates.stream_gbs / 1e3
         slowest = max([us for _, us in terms])
-        total_us = launch_us + slowest + latency_us + spill_us
-        return Time(total_us, launch_us, tuple(terms), latency_us, spill_us)
+        total_us = launch_us + slowest + latency_us + spill_us + combine_us
+        return Time(total_us, launch_us, tuple(terms), latency_us, spill_us, combine_us)
 
     @cached_property
     def _rates(self) -> _Rates:

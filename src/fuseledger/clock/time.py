@@ -15,6 +15,8 @@ class Time:
     """(dram | l2 | matrix | lanes | special, µs); the greatest one counts."""
     latency_us: float
     spill_us: float
+    combine_us: float = 0.0
+    """What the kernel that combines partial results streams, after the one that makes them."""
 
     @property
     def bound(self) -> str:

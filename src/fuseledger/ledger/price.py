@@ -51,6 +51,8 @@ class Price:
     write_bytes: int
     partial_bytes: int = 0
     """Bytes beyond the results themselves that partial results write and read."""
+    combine_bytes: int = 0
+    """Of the bytes, what a combine kernel moves: it runs when all parts are there."""
     parts: int = 1
     l2_bytes: int = 0
     """Bytes that the tiling makes blocks load, re-reads included, and what they store."""

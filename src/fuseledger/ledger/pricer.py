@@ -39,9 +39,11 @@ class Pricer:
         self.write_bytes = sum(self.tensors[name].bytes for name in nest.outputs)
         self._prices: dict[tuple[object, ...], Price] = {}
         self._bounds = _bounds(nest)
-        halos = {i: {bound.name for bound in bounds} for i, bounds in self._bounds.items()}
+        halos = _halos(nest, self._bounds)
         pipes = self._pipes
-        self._work_of = [_Work(nest, i, pipes[i], halos.get(i, _NONE)) for i in nest.positions]
+        self._work_of = [
+            _Work(nest, i, pipes[i], halos.get(i, _NO_HALO).keys()) for i in nest.positions
+        ]
         self._loads = [
             (name, [_Load(self.tensors[name], i, nest.ops[i], access) for i, access in reads])
             for name, reads in nest.external.items()
@@ -59,6 +61,20 @@ class Pricer:
                 columns = tuple(name for name in op.kept if name in right and name not in left)
                 found.append((i, rows, columns))
         return found
+
+    @cached_property
+    def work_once(self) -> dict[str, float]:
+        """Pipe → FLOPs of all ops, each computed once."""
+        found: dict[str, float] = {}
+        for work in self._work_of:
+            if work.flops:
+                found[work.pipe] = found.get(work.pipe, 0.0) + work.flops
+        return found
+
+    @cached_property
+    def special_once(self) -> float:
+        """Special operations of all ops, each computed once."""
+        return sum(work.special_ops for work in self._work_of)
 
     @cached_property
     def cone(self) -> frozenset[int]:
@@ -194,6 +210,7 @@ class Pricer:
                 price.partial_bytes += 2 * max(0, written - own)
             else:
                 price.partial_bytes += 2 * written
+                price.combine_bytes += written + own
                 price.launches = 2
             price.parts = max(price.parts, parts)
             merge = COMBINES[op.combine or "sum"].merge_flops * (parts - 1) * op.output_points
@@ -276,6 +293,22 @@ class _Bound:
     """(consumer, index by which it reads the axis, size of the axis)."""
 
 
+def _halos(nest: Nest, bounds: dict[int, list[_Bound]]) -> dict[int, dict[str, bool]]:
+    """Axes of each op that have bounds, and whether a tile of the grid drives them."""
+    tiled = frozenset(nest.open_axes) - nest.split_axes
+    found: dict[int, dict[str, bool]] = {}
+    for i, mine in bounds.items():  # consumers first
+        found[i] = {
+            bound.name: any(
+                found.get(consumer, _NO_HALO).get(axis, axis in tiled)
+                for consumer, index, _ in bound.reads
+                for axis, _ in index.terms
+            )
+            for bound in mine
+        }
+    return found
+
+
 def _bounds(nest: Nest) -> dict[int, list[_Bound]]:
     """Producers that see other extents than the tiles, consumers first.
 
@@ -308,3 +341,4 @@ def _bounds(nest: Nest) -> dict[int, list[_Bound]]:
 
 
 _NONE: frozenset[str] = frozenset()
+_NO_HALO: dict[str, bool] = {}

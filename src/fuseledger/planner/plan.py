@@ -23,7 +23,7 @@ from fuseledger.planner.partition import (
     enumerate_candidates,
     partition,
 )
-from fuseledger.planner.schedules import Choice, Objective, ScheduleSearch
+from fuseledger.planner.schedules import Objective, ScheduleSearch
 
 TIE = 1e-6
 """Weight of time (µs) beside bytes: of two plans with equal bytes the faster one."""
@@ -161,7 +161,7 @@ def plan_of_groups(
             if account == "legality":
                 names = "+".join(graph.ops[i].name for i in group)
                 raise CutError(f"{graph.name}: {names} can be no kernel: {reason}")
-    cost = sum(choice_cost(search.choose(group), options.objective) for group in groups)
+    cost = sum(search.choose(group).cost for group in groups)
     found = Partition(groups, cost, optimal=False, candidates=0, states=0)
     return _finish(graph, device, options, search, found, started)
 
@@ -187,13 +187,6 @@ def new_search(graph: Graph, device: Device, options: PlanOptions) -> ScheduleSe
     return ScheduleSearch(graph, device, clock, options.objective)
 
 
-def choice_cost(choice: Choice, objective: Objective) -> float:
-    """What the partition minimises."""
-    if objective == "bytes":
-        return choice.bytes + TIE * min(choice.time_us, 1e9)
-    return choice.time_us
-
-
 def candidate_cost(search: ScheduleSearch, group: tuple[int, ...]) -> float | None:
     """Cost of a candidate, or None where an account vetoes it. A single op is always allowed.
 
@@ -204,7 +197,7 @@ def candidate_cost(search: ScheduleSearch, group: tuple[int, ...]) -> float | No
         math.isinf(choice.time_us) or any(_vetoes(search, v[0]) for v in choice.vetoes)
     ):
         return None
-    return choice_cost(choice, search.objective)
+    return choice.cost
 
 
 def _vetoes(search: ScheduleSearch, account: str) -> bool:

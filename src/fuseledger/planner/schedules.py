@@ -1,15 +1,13 @@
-"""The schedule search: tiles, splits and walks of one kernel, by descent from the least tiles.
+"""The schedule search: tiles, splits and walks of one kernel, judged by the accounts.
 
-Small tiles have the smallest footprint and the largest grid, so a nest that does not fit with the
-least tiles fits with none. From there each step doubles one tile (or halves a reduced axis onto
-the grid) as long as the objective improves. Results are memoised by structure: equal layers are
-searched once.
+`descent.py` walks the tiles; here is what is better, which variants of a nest there are, and the
+memo: results are kept by structure, so that equal layers are searched once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from math import prod
 from typing import Literal
 
 from fuseledger.clock.roofline import Roofline
@@ -25,19 +23,27 @@ from fuseledger.ledger.online import online_variant
 from fuseledger.ledger.price import Price, external_bytes
 from fuseledger.ledger.pricer import Pricer
 from fuseledger.ledger.tiles import TileLimits
+from fuseledger.planner.descent import Descent, Key
 
 Objective = Literal["time", "bytes"]
 
 EXTRA_WORK = 0.10
 """Work that a plan optimised for bytes may add by computing things again."""
-POINTWISE_TILE = 1024
-"""Elements a block of a kernel without contraction starts from: 4 warps × 8 elements."""
+RESOLUTION = 0.002
+"""Share of the least possible time within which the search for a faster schedule ends."""
+TRADE = 1e-4
+"""Where bytes are minimised: bytes that a plan may move more, as a share of what could be streamed
+in the time that they save. No plan is twice as slow for the sake of a few kilobytes."""
+SPARE_TIME = 0.02
+"""The same where bytes are minimised, and are least, and time only breaks ties."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
     """The best schedule found for a set of ops, in figures; None of it names an axis."""
 
+    cost: float
+    """What the partition minimises."""
     bytes: int
     launches: int
     time_us: float
@@ -123,11 +129,13 @@ class ScheduleSearch:
 
     def _search(self, nest: Nest) -> Choice:
         if nest.veto is not None:
-            return Choice(0, 1, float("inf"), (), 1, (("legality", nest.veto),))
+            never = float("inf")
+            return Choice(never, 0, 1, never, (), 1, (("legality", nest.veto),))
         if nest.is_declared:
             price = declared_price(nest)
             time_us = declared_time(nest, self.device).total_us
-            return Choice(price.dram_bytes, price.launches, time_us, (), 1, ())
+            cost = self._cost(price.dram_bytes, time_us)
+            return Choice(cost, price.dram_bytes, price.launches, time_us, (), 1, ())
         parts = components(nest)
         if len(parts) > 1:
             return self._side_by_side(nest, parts)
@@ -143,10 +151,12 @@ class ScheduleSearch:
             if online is not None:
                 found.append((*self._descend(Pricer(online, self.device), limits, 1), True))
         _, price, is_online = min(found, key=lambda each: each[0])
+        time_us = self.clock.time(price).total_us
         return Choice(
+            self._cost(price.dram_bytes, time_us),
             price.dram_bytes,
             price.launches,
-            self.clock.time(price).total_us,
+            time_us,
             tuple(price.tiles.get(name) for name in nest.sizes),
             price.walks,
             self._vetoes(price),
@@ -158,11 +168,12 @@ class ScheduleSearch:
         """Ops that share inputs but no intermediate run as one grid, block ranges side by side."""
         choices = [self.choose(part) for part in parts]
         vetoes = tuple(v for choice in choices for v in choice.vetoes if v[0] != "parallelism")
-        price = self._combined(nest, None)[0]
+        price, time = self._combined(nest, None)
         return Choice(
+            self._cost(price.dram_bytes, time.total_us),
             price.dram_bytes,
             price.launches,
-            self.clock.time(price).total_us,
+            time.total_us,
             (),
             1,
             vetoes + tuple(v for v in self._vetoes(price) if v not in vetoes),
@@ -202,59 +213,47 @@ class ScheduleSearch:
     def _too_much_work(self, price: Price) -> bool:
         return self.objective == "bytes" and price.extra_flops > EXTRA_WORK * price.work_once
 
-    def _key(self, price: Price) -> tuple[float, ...]:
-        """Smaller is better: fits, fills the machine, adds little work; then the objective."""
-        sms = self.device.sm_count or 1
-        shortage = sms / price.blocks if self._short(price) else 0.0
-        excess = price.extra_flops if self._too_much_work(price) else 0.0
-        time_us = self.clock.time(price).total_us
+    def _key(self, price: Price) -> Key:
+        """Smaller is better: fits; where bytes are minimised also fills the machine and adds little
+        work; then the objective."""
+        shortage = excess = 0.0
         if self.objective == "bytes":
-            return (len(price.vetoes), shortage, excess, price.dram_bytes, time_us)
-        return (len(price.vetoes), 0.0, 0.0, time_us, price.dram_bytes)
+            shortage = (self.device.sm_count or 1) / price.blocks if self._short(price) else 0.0
+            excess = price.extra_flops if self._too_much_work(price) else 0.0
+        cost = self._cost(price.dram_bytes, self.clock.time(price).total_us)
+        return (len(price.vetoes), shortage, excess, cost, price.dram_bytes)
 
-    def _descend(
-        self, pricer: Pricer, limits: TileLimits, walks: int
-    ) -> tuple[tuple[float, ...], Price]:
-        nest = pricer.nest
-        tiles = limits.least()
-        if not pricer.contractions:
-            _widen(nest, tiles, (self.device.sm_count or 1) * 4)
-        best = pricer.price(tiles, walks=walks)
-        key = self._key(best)
-        improved = True
-        while improved:
-            improved = False
-            step = best.tiles
-            for name in nest.open_axes:
-                tile, size = step[name], nest.sizes[name]
-                for other in (tile * 2, tile // 2 if name in nest.split_axes else 0):
-                    if not min(other, size) >= 1 or min(other, size) == tile:
-                        continue
-                    if other < tile and not limits.allows({**step, name: other}):
-                        continue
-                    price = pricer.price({**step, name: min(other, size)}, walks=walks)
-                    found = self._key(price)
-                    if found < key:
-                        best, key, improved = price, found, True
-        return key, best
+    def _cost(self, moved: int, time_us: float) -> float:
+        """What is minimised: µs, or bytes with a little of the time."""
+        if self.objective == "time":
+            return time_us
+        stream_gbs = self.device.stream_gbs or self.device.require("dram_bandwidth_gbs")
+        return moved + TRADE * stream_gbs * 1e3 * time_us
 
+    def _descend(self, pricer: Pricer, limits: TileLimits, walks: int) -> tuple[Key, Price]:
+        """The best tiles of one nest, walked once or twice."""
+        return Descent(
+            pricer=pricer, limits=limits, walks=walks, sms=self.device.sm_count or 1,
+            key=self._key, is_enough=self._enough(pricer),
+        ).best()  # fmt: skip
 
-def _widen(nest: Nest, tiles: dict[str, int], blocks: int) -> None:
-    """Give a pointwise block enough elements to be worth launching, innermost axes first."""
-    points = max(op.points for op in nest.ops.values())
-    while True:
-        grid = prod(-(-nest.sizes[name] // tile) for name, tile in tiles.items())
-        if points >= POINTWISE_TILE * grid:
-            return
-        growing = [
-            n
-            for n in reversed(nest.open_axes)
-            if tiles[n] < nest.sizes[n] and n not in nest.split_axes
-        ]
-        if not growing or grid < 2 * blocks:
-            return
-        name = growing[0]
-        tiles[name] = min(nest.sizes[name], tiles[name] * 2)
+    def _enough(self, pricer: Pricer) -> Callable[[Price], bool]:
+        """A test of prices against what no schedule of the nest can beat."""
+        least = pricer.read_bytes + pricer.write_bytes
+        ideal = Price(
+            tiles={}, walks=1, blocks=self.device.sm_count or 1, read_bytes=pricer.read_bytes,
+            write_bytes=pricer.write_bytes, flops=pricer.work_once, special_ops=pricer.special_once,
+        )  # fmt: skip
+        bound_us = self.clock.time(ideal).total_us
+        by_bytes = self.objective == "bytes"
+        enough_us = bound_us * (1 + (SPARE_TIME if by_bytes else RESOLUTION))
+
+        def is_enough(price: Price) -> bool:
+            if price.vetoes or (by_bytes and price.dram_bytes > least):
+                return False
+            return self.clock.time(price).total_us <= enough_us and not self._vetoes(price)
+
+        return is_enough
 
 
 def _merge(nest: Nest, parts: list[tuple[int, ...]], prices: list[Price]) -> Price:
@@ -270,6 +269,7 @@ def _merge(nest: Nest, parts: list[tuple[int, ...]], prices: list[Price]) -> Pri
         read_bytes=sum(p.read_bytes for p in prices) - max(0, shared),
         write_bytes=sum(nest.graph.tensors[name].bytes for name in nest.outputs),
         partial_bytes=sum(p.partial_bytes for p in prices),
+        combine_bytes=sum(p.combine_bytes for p in prices),
         parts=max(p.parts for p in prices),
         l2_bytes=sum(p.l2_bytes for p in prices),
         special_ops=sum(p.special_ops for p in prices),

@@ -121,13 +121,14 @@ class TermPart(Part, frozen=True, kw_only=True):
 
 
 class TimePart(Part, frozen=True, kw_only=True):
-    """What the clock adds up: launch + the greatest of `terms` + latency + spill."""
+    """What the clock adds up: launch + the greatest of `terms` + latency + spill + combine."""
 
     launch_us: float
     terms: list[TermPart]
     latency_us: float
     spill_us: float
     bound: str
+    combine_us: float = 0.0
 
 
 class WorkPart(Part, frozen=True, kw_only=True):

@@ -112,6 +112,8 @@ def clock_rows(time: TimePart, total_us: float) -> list[tuple[str, str, str]]:
          "the slowest: counts" if t is slowest else "hidden behind it")
         for t in sorted(time.terms, key=lambda term: -term.time_us)
     ]  # fmt: skip
+    if time.combine_us:
+        rows.append(("combine", time_words(time.combine_us), "counts: it waits for all parts"))
     rows.append(("latency", time_words(time.latency_us), "counts"))
     if time.spill_us:
         rows.append(("spills", time_words(time.spill_us), "counts"))

@@ -13,7 +13,7 @@ from fuseledger.graph.graph import Graph
 from fuseledger.ledger.account import format_bytes, format_time
 from fuseledger.ledger.price import Price
 from fuseledger.planner.partition import Reach
-from fuseledger.planner.plan import Planned, choice_cost
+from fuseledger.planner.plan import Planned
 from fuseledger.planner.schedules import ScheduleSearch
 from fuseledger.verdict.flips import capacity_flips, grid_flips
 
@@ -153,7 +153,7 @@ class _Judge:
             if account in vetoes and (account == "capacity" or objective == "bytes"):
                 flips = self._capacity_flips(price) if account == "capacity" else grid_flips(price)
                 return account, f"together: {vetoes[account]}", bytes_delta, time_delta, flips
-        gain = sum(choice_cost(c, objective) for c in apart) - choice_cost(together, objective)
+        gain = sum(c.cost for c in apart) - together.cost
         if gain > 0:
             limit = self.planned.options.max_ops
             why = (
