@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time as clock_time
 from dataclasses import dataclass
 
@@ -188,20 +187,9 @@ def new_search(graph: Graph, device: Device, options: PlanOptions) -> ScheduleSe
 
 
 def candidate_cost(search: ScheduleSearch, group: tuple[int, ...]) -> float | None:
-    """Cost of a candidate, or None where an account vetoes it. A single op is always allowed.
-
-    When time is minimised a short grid and repeated work are priced by the clock and veto nothing.
-    """
+    """Cost of a candidate, or None where an account vetoes it. A single op is always allowed."""
     choice = search.choose(group)
-    if len(group) > 1 and (
-        math.isinf(choice.time_us) or any(_vetoes(search, v[0]) for v in choice.vetoes)
-    ):
-        return None
-    return choice.cost
-
-
-def _vetoes(search: ScheduleSearch, account: str) -> bool:
-    return search.objective == "bytes" or account in ("capacity", "legality")
+    return choice.cost if choice.usable or len(group) == 1 else None
 
 
 def _finish(

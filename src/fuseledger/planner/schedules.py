@@ -7,7 +7,7 @@ memo: results are kept by structure, so that equal layers are searched once.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from fuseledger.clock.roofline import Roofline
@@ -20,10 +20,11 @@ from fuseledger.ledger.footprint import LOOP_POINTS
 from fuseledger.ledger.kernel import AxisSchedule, Kernel, Schedule
 from fuseledger.ledger.nest import Nest, analyse
 from fuseledger.ledger.online import online_variant
-from fuseledger.ledger.price import Price, external_bytes
+from fuseledger.ledger.price import Price, is_short
 from fuseledger.ledger.pricer import Pricer
 from fuseledger.ledger.tiles import TileLimits
 from fuseledger.planner.descent import Descent, Key
+from fuseledger.planner.side_by_side import components, merge
 
 Objective = Literal["time", "bytes"]
 
@@ -38,7 +39,7 @@ SPARE_TIME = 0.02
 """The same where bytes are minimised, and are least, and time only breaks ties."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
     """The best schedule found for a set of ops, in figures; None of it names an axis."""
 
@@ -51,6 +52,11 @@ class Choice:
     """Tile of each axis in the order of `_axis_order`; None: not on the grid."""
     walks: int
     vetoes: tuple[tuple[str, str], ...]
+    blocks: int = 0
+    on_chip_bytes: int = 0
+    """Shared memory that a block holds."""
+    bound: str = "launch"
+    """What it waits for."""
     online: bool = False
     """Whether carried tensors are made online by rescaling."""
     not_owned: Price | None = None
@@ -130,12 +136,18 @@ class ScheduleSearch:
     def _search(self, nest: Nest) -> Choice:
         if nest.veto is not None:
             never = float("inf")
-            return Choice(never, 0, 1, never, (), 1, (("legality", nest.veto),))
+            return Choice(
+                cost=never, bytes=0, launches=1, time_us=never, tiles=(), walks=1,
+                vetoes=(("legality", nest.veto),),
+            )  # fmt: skip
         if nest.is_declared:
             price = declared_price(nest)
-            time_us = declared_time(nest, self.device).total_us
-            cost = self._cost(price.dram_bytes, time_us)
-            return Choice(cost, price.dram_bytes, price.launches, time_us, (), 1, ())
+            time = declared_time(nest, self.device)
+            return Choice(
+                cost=self._cost(price.dram_bytes, time.total_us), bytes=price.dram_bytes,
+                launches=price.launches, time_us=time.total_us, tiles=(), walks=1, vetoes=(),
+                blocks=price.blocks, on_chip_bytes=price.shared_bytes, bound=time.bound,
+            )  # fmt: skip
         parts = components(nest)
         if len(parts) > 1:
             return self._side_by_side(nest, parts)
@@ -151,39 +163,32 @@ class ScheduleSearch:
             if online is not None:
                 found.append((*self._descend(Pricer(online, self.device), limits, 1), True))
         _, price, is_online = min(found, key=lambda each: each[0])
-        time_us = self.clock.time(price).total_us
+        tiles = tuple(price.tiles.get(name) for name in nest.sizes)
+        return replace(self._chosen(price, tiles), online=is_online, not_owned=not_owned)
+
+    def _chosen(self, price: Price, tiles: tuple[int | None, ...]) -> Choice:
+        time = self.clock.time(price)
         return Choice(
-            self._cost(price.dram_bytes, time_us),
-            price.dram_bytes,
-            price.launches,
-            time_us,
-            tuple(price.tiles.get(name) for name in nest.sizes),
-            price.walks,
-            self._vetoes(price),
-            is_online,
-            not_owned,
-        )
+            cost=self._cost(price.dram_bytes, time.total_us),
+            bytes=price.dram_bytes, launches=price.launches, time_us=time.total_us, tiles=tiles,
+            walks=price.walks, vetoes=self._vetoes(price), blocks=price.blocks,
+            on_chip_bytes=price.shared_bytes, bound=time.bound,
+        )  # fmt: skip
 
     def _side_by_side(self, nest: Nest, parts: list[tuple[int, ...]]) -> Choice:
         """Ops that share inputs but no intermediate run as one grid, block ranges side by side."""
         choices = [self.choose(part) for part in parts]
         vetoes = tuple(v for choice in choices for v in choice.vetoes if v[0] != "parallelism")
-        price, time = self._combined(nest, None)
-        return Choice(
-            self._cost(price.dram_bytes, time.total_us),
-            price.dram_bytes,
-            price.launches,
-            time.total_us,
-            (),
-            1,
-            vetoes + tuple(v for v in self._vetoes(price) if v not in vetoes),
+        found = self._chosen(self._combined(nest, None)[0], ())
+        return replace(
+            found, walks=1, vetoes=vetoes + tuple(v for v in found.vetoes if v not in vetoes)
         )
 
     def _combined(self, nest: Nest, choice: Choice | None) -> tuple[Price, Time]:
         parts = components(nest)
         if len(parts) > 1:
             prices = [self.price(part) for part in parts]
-            merged = _merge(nest, parts, prices)
+            merged = merge(nest, parts, prices)
             return merged, self.clock.time(merged)
         assert choice is not None
         tiles = {n: t for n, t in zip(nest.sizes, choice.tiles, strict=True) if t is not None}
@@ -192,23 +197,18 @@ class ScheduleSearch:
         return price, self.clock.time(price)
 
     def _vetoes(self, price: Price) -> tuple[tuple[str, str], ...]:
+        """What makes a schedule unusable: where time is minimised, capacity alone. A short grid
+        and repeated work are priced by the clock."""
         vetoes = price.vetoes
-        sms = self.device.sm_count
-        if self._short(price):
-            vetoes += (("parallelism", f"a grid of {price.blocks} on {sms} SMs"),)
+        if self.objective == "time":
+            return vetoes
+        if is_short(price, self.device):
+            words = f"a grid of {price.blocks} on {self.device.sm_count} SMs"
+            vetoes += (("parallelism", words),)
         if self._too_much_work(price):
             share = price.extra_flops / max(1.0, price.work_once)
             vetoes += (("epilogue", f"computes {share:.0%} of its work again"),)
         return vetoes
-
-    def _short(self, price: Price) -> bool:
-        """Whether the grid leaves SMs idle on a kernel that is worth more than a launch."""
-        sms = self.device.sm_count
-        stream = self.device.stream_gbs
-        if sms is None or stream is None or price.blocks >= sms:
-            return False
-        small = self.device.launch_us("queued") * stream * 1e3
-        return price.dram_bytes > small
 
     def _too_much_work(self, price: Price) -> bool:
         return self.objective == "bytes" and price.extra_flops > EXTRA_WORK * price.work_once
@@ -218,7 +218,8 @@ class ScheduleSearch:
         work; then the objective."""
         shortage = excess = 0.0
         if self.objective == "bytes":
-            shortage = (self.device.sm_count or 1) / price.blocks if self._short(price) else 0.0
+            if is_short(price, self.device):
+                shortage = (self.device.sm_count or 1) / price.blocks
             excess = price.extra_flops if self._too_much_work(price) else 0.0
         cost = self._cost(price.dram_bytes, self.clock.time(price).total_us)
         return (len(price.vetoes), shortage, excess, cost, price.dram_bytes)
@@ -256,41 +257,6 @@ class ScheduleSearch:
         return is_enough
 
 
-def _merge(nest: Nest, parts: list[tuple[int, ...]], prices: list[Price]) -> Price:
-    """Prices of components side by side: shared inputs are read once."""
-    shared = sum(p.read_bytes for p in prices) - sum(external_bytes(nest).values())
-    again = sum(nest.ops[i].flops + nest.ops[i].special_ops for part in parts for i in part)
-    again -= sum(op.flops + op.special_ops for op in nest.ops.values())
-    first = prices[0]
-    merged = Price(
-        tiles={n: t for p in prices for n, t in p.tiles.items()},
-        walks=max(p.walks for p in prices),
-        blocks=sum(p.blocks for p in prices),
-        read_bytes=sum(p.read_bytes for p in prices) - max(0, shared),
-        write_bytes=sum(nest.graph.tensors[name].bytes for name in nest.outputs),
-        partial_bytes=sum(p.partial_bytes for p in prices),
-        combine_bytes=sum(p.combine_bytes for p in prices),
-        parts=max(p.parts for p in prices),
-        l2_bytes=sum(p.l2_bytes for p in prices),
-        special_ops=sum(p.special_ops for p in prices),
-        extra_flops=sum(p.extra_flops for p in prices) + again,
-        held=max(prices, key=lambda p: p.register_bytes).held,
-        staged_bytes=max(p.staged_bytes for p in prices),
-        shared_bytes=max(p.shared_bytes for p in prices),
-        register_bytes=max(p.register_bytes for p in prices),
-        stages=first.stages,
-        warps=max(p.warps for p in prices),
-        registers=max(p.registers for p in prices),
-        spill_bytes=max(p.spill_bytes for p in prices),
-        launches=1 + sum(p.launches - 1 for p in prices),
-        blocks_per_sm=min(p.blocks_per_sm for p in prices),
-    )
-    for price in prices:
-        for key, flops in price.flops.items():
-            merged.flops[key] = merged.flops.get(key, 0.0) + flops
-    return merged
-
-
 def _variant(nest: Nest, choice: Choice) -> Nest:
     """The nest that the choice was priced on."""
     variant = online_variant(nest) if choice.online else nest
@@ -308,48 +274,6 @@ def _treatment(nest: Nest, name: str, tile: int | None, owned: frozenset[str]) -
     elif tile < size:
         return AxisSchedule("split", -(-size // tile))
     return AxisSchedule("loop", min(size, LOOP_POINTS))
-
-
-def components(nest: Nest) -> list[tuple[int, ...]]:
-    """The parts of a kernel that run side by side, as block ranges of one grid.
-
-    Sinks that walk nested sets of axes share a part: their tiles are one grid. Sinks with axes of
-    their own on both sides (Q and K projections of one input) get a part each, and what they
-    share inside the kernel is computed in both.
-    """
-    if nest.is_declared:
-        return [nest.positions]
-    before: dict[int, list[int]] = {}
-    feeds: set[int] = set()
-    for edge in nest.edges:
-        before.setdefault(edge.consumer, []).append(edge.producer)
-        feeds.add(edge.producer)
-    parts: list[tuple[set[str], list[int]]] = []
-    for i in reversed(nest.positions):
-        if i in feeds:
-            continue
-        axes = {a.name for a in nest.ops[i].axes if a.size > 1}
-        for known, sinks in parts:
-            if axes <= known or known <= axes:
-                known |= axes
-                sinks.append(i)
-                break
-        else:
-            parts.append((axes, [i]))
-    if len(parts) == 1:
-        return [nest.positions]
-    return [_cone(sinks, before) for _, sinks in parts]
-
-
-def _cone(sinks: list[int], before: dict[int, list[int]]) -> tuple[int, ...]:
-    found: set[int] = set()
-    pending = list(sinks)
-    while pending:
-        i = pending.pop()
-        if i not in found:
-            found.add(i)
-            pending.extend(before.get(i, ()))
-    return tuple(sorted(found))
 
 
 def signature(nest: Nest) -> object:

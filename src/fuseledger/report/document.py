@@ -195,6 +195,9 @@ class VerdictPart(Part, frozen=True, kw_only=True):
     reason: str
     runner_up: AlternativePart
     flips: list[str]
+    rule: Literal["fused", "cut", "neither"]
+    disagreement: str | None = None
+    proposal: str | None = None
 
 
 class CutPart(Part, frozen=True, kw_only=True):

@@ -139,6 +139,9 @@ def verdict_lines(verdict: VerdictPart) -> list[str]:
     return [
         f"{verdict.account}: {verdict.reason}",
         price,
+        *([f"rule: {verdict.rule}"] if verdict.rule != verdict.choice else []),
+        *([f"clock against rule: {verdict.disagreement}"] if verdict.disagreement else []),
+        *([f"proposal: {verdict.proposal}"] if verdict.proposal else []),
         *(f"flips: {flip}" for flip in verdict.flips),
     ]
 
