@@ -203,4 +203,7 @@ def _verdict(verdict: EdgeVerdict) -> VerdictPart:
             time_delta_us=verdict.time_delta_us if possible else None,
         ),
         flips=list(verdict.flips),
+        rule=verdict.rule,
+        disagreement=verdict.disagreement,
+        proposal=verdict.proposal,
     )

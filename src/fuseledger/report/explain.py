@@ -123,6 +123,8 @@ def clock_rows(time: TimePart, total_us: float) -> list[tuple[str, str, str]]:
          "the slowest: counts" if t is slowest else "hidden behind it")
         for t in sorted(time.terms, key=lambda term: -term.time_us)
     ]  # fmt: skip
+    if time.combine_us:
+        rows.append(("combine", time_words(time.combine_us), "counts: it waits for all parts"))
     rows.append(("latency", time_words(time.latency_us), "counts"))
     if time.combine_us:
         rows.append(("combine", time_words(time.combine_us), "counts"))
@@ -150,6 +152,9 @@ def verdict_lines(verdict: VerdictPart) -> list[str]:
     return [
         f"{verdict.account}: {verdict.reason}",
         price,
+        *([f"rule: {verdict.rule}"] if verdict.rule != verdict.choice else []),
+        *([f"clock against rule: {verdict.disagreement}"] if verdict.disagreement else []),
+        *([f"proposal: {verdict.proposal}"] if verdict.proposal else []),
         *(f"flips: {flip}" for flip in verdict.flips),
     ]
 
