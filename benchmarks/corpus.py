@@ -24,7 +24,7 @@ from fuseledger.frontends import aten_json
 from fuseledger.ledger.kernel import check_legal
 from fuseledger.planner.bits import bits
 from fuseledger.planner.bound import in_order
-from fuseledger.planner.plan import Planned, PlanOptions, choice_cost, make_plan
+from fuseledger.planner.plan import Planned, PlanOptions, make_plan
 from fuseledger.verdict.edges import edge_verdicts
 from greedy import greedy_groups
 
@@ -91,7 +91,7 @@ def measure(path: Path, device: Device, options: PlanOptions, *, greedy: bool) -
         masks = greedy_groups(graph, planned.search)
         assert in_order(graph, masks)[0] is not None
         choices = [planned.search.choose(tuple(bits(mask))) for mask in masks]
-        cost = sum(choice_cost(choice, options.objective) for choice in choices)
+        cost = sum(choice.cost for choice in choices)
         ratio = cost / planned.partition.cost
         assert ratio > 1 - 1e-9, f"{path}: greedy merging is cheaper: {ratio:.4f}"
     return Row(

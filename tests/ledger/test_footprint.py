@@ -7,6 +7,7 @@ from nests import DEVICE, pricer_of
 from fuseledger.graph import compose
 from fuseledger.graph.builder import GraphBuilder
 from fuseledger.graph.view import View
+from fuseledger.graph.window import Window, convolution, pool
 
 
 def gemm(b: GraphBuilder, x: View, y: View) -> View:
@@ -112,3 +113,20 @@ def test_occupancy_is_the_least_of_all_limits():
     assert 65536 // (152 * 128) == 3
     assert 228 * 1024 // (price.shared_bytes + 1024) == 6
     assert price.blocks_per_sm == 3
+
+
+def test_a_window_in_a_split_sum_is_walked():
+    """Rows of a pool inside a sum are a loop of the block, also where the sum is in parts: what the
+    pool reads is held 64 points at a time, and not as the part's 32·32 window."""
+
+    def build(b: GraphBuilder, x: View, w: View) -> View:
+        image = convolution(b, x, w, [Window(kernel=3, before=1, after=1)] * 2)
+        pooled = pool(b, b.map("exp", [image]), [Window(kernel=4, stride=4)] * 2, "max")
+        (total,) = b.reduce("sum", [pooled], [2, 3], "sum")
+        return total
+
+    pricer = pricer_of(build, (2, 8, 65, 65), (16, 8, 3, 3), dtype="fp32")
+    assert {pricer.nest.sizes[name] for name in pricer.nest.split_axes} == {16}
+    price = pricer.price(dict.fromkeys(pricer.nest.split_axes, 8))
+    held = {item.name: dict(item.extents) for item in price.held}
+    assert held["conv"] == {"b": 2, "o": 16, "loop": 64}

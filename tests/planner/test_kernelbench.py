@@ -11,7 +11,7 @@ from fuseledger.devices import load
 from fuseledger.frontends import aten_json
 from fuseledger.ledger.kernel import check_legal
 from fuseledger.planner.bits import bits
-from fuseledger.planner.plan import Planned, PlanOptions, choice_cost, make_plan
+from fuseledger.planner.plan import Planned, PlanOptions, make_plan
 from fuseledger.planner.schedules import Objective
 from greedy import greedy_groups
 
@@ -117,7 +117,7 @@ def test_corpus_plans_are_legal_and_never_dearer(
         else:
             assert planned.totals.bytes <= planned.baseline.bytes, path.name
         greedy = sum(
-            choice_cost(planned.search.choose(tuple(bits(mask))), objective)
+            planned.search.choose(tuple(bits(mask))).cost
             for mask in greedy_groups(planned.graph, planned.search)
         )
         assert planned.partition.cost <= greedy * (1 + 1e-9), path.name

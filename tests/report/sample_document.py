@@ -68,7 +68,8 @@ def verdict(tensor: str, ends: tuple[str, str], kernels: list[str], **given: Any
         "kernels": kernels, "choice": "cut", "account": "capacity",
         "reason": "together: C needs 16·4096·4 B = 256 KB a block; 190 KB of registers are left",
         "runner_up": {"bytes_delta": -67_100_000, "time_delta_us": 12.5},
-        "flips": ["fits while the extent of 4096 is at most 3040"], **given,
+        "flips": ["fits while the extent of 4096 is at most 3040"],
+        "rule": given.get("choice", "cut"), **given,
     }  # fmt: skip
 
 

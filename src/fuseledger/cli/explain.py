@@ -20,7 +20,7 @@ def command(format_: str, output: str | None, kernel: int, **given: Any) -> None
     """Every account of one kernel, and why its edges were cut or fused."""
     from fuseledger.report.document import kernel_document, to_json
 
-    plan = plan_source(PlanRequest(**given))
+    plan = plan_source(PlanRequest(**given), kernel)
     count = len(plan.plan.kernels)
     if kernel > count:
         there = f"kernels 1 to {count}" if count > 1 else "one kernel" if count else "no kernel"

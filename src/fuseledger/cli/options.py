@@ -121,8 +121,11 @@ def plan_options(command: Decorated, forms: tuple[str, ...] = FORMS) -> Decorate
     return command
 
 
-def plan_source(request: PlanRequest) -> PlanDocument:
-    """Read the source, plan it, and return the plan's document."""
+def plan_source(request: PlanRequest, kernel: int | None = None) -> PlanDocument:
+    """Read the source, plan it, and return the plan's document.
+
+    With a kernel's number its edges alone are judged, and their flip points solved for.
+    """
     from fuseledger.cli.progress import Progress, announce_code
     from fuseledger.devices import load as load_device
     from fuseledger.frontends.source import load
@@ -155,7 +158,7 @@ def plan_source(request: PlanRequest) -> PlanDocument:
         else:
             planned = make_plan(graph, device, options, step=progress.step)
         progress.step("explaining")
-        verdicts = edge_verdicts(planned)
+        verdicts = edge_verdicts(planned, None if kernel is None else f"k{kernel}")
     return plan_document(
         planned, source=request.source, load_seconds=load_seconds, verdicts=verdicts,
         cuts=compared if len(compared) > 1 else (), evidence=evidence,

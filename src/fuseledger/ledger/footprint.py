@@ -39,8 +39,9 @@ WARPS = (4, 8, 16)
 class Footprint:
     """Adds holders, shared memory, registers, warps and occupancy to prices of one nest.
 
-    `halos` names, per op, the axes along which a block sees other extents than the tiles; `most`
-    has their extents in a block that is the whole kernel (a pool may leave a rest unread).
+    `halos` names, per op, the axes along which a block sees other extents than the tiles, and
+    whether a tile of the grid drives them (else loops of the block do: a pool inside a sum);
+    `most` has their extents in a block that is the whole kernel (a pool may leave a rest unread).
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class Footprint:
         nest: Nest,
         device: Device,
         contractions: list[tuple[int, tuple[str, ...], tuple[str, ...]]],
-        halos: Mapping[int, set[str]],
+        halos: Mapping[int, Mapping[str, bool]],
         most: Mapping[int, Mapping[str, int]],
         known: Known | None = None,
     ) -> None:
@@ -275,7 +276,10 @@ class _Extents:
     """The parts of one nest; ops with the same region share those of the same axes."""
 
     def __init__(
-        self, nest: Nest, halos: Mapping[int, set[str]], most: Mapping[int, Mapping[str, int]]
+        self,
+        nest: Nest,
+        halos: Mapping[int, Mapping[str, bool]],
+        most: Mapping[int, Mapping[str, int]],
     ) -> None:
         self._most = most
         self._open = frozenset(nest.open_axes)
@@ -293,7 +297,7 @@ class _Extents:
             looped = tuple(axis for axis in axes if axis not in listed)
             halo, sizes = (), dict[str, int]()
             if halos is not None:
-                closed = halos - self._open
+                closed = {n for n, is_tiled in halos.items() if is_tiled and n not in self._open}
                 if not closed.isdisjoint(looped):
                     halo = axes
                     sizes = {n: self._most[position][n] if n in closed else 0 for n in looped}

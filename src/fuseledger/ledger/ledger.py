@@ -12,7 +12,7 @@ from fuseledger.ledger.compiled import Figures, with_compiled
 from fuseledger.ledger.declared import declared_accounts
 from fuseledger.ledger.kernel import Kernel
 from fuseledger.ledger.nest import Nest
-from fuseledger.ledger.price import WARP_THREADS, Price, external_bytes
+from fuseledger.ledger.price import WARP_THREADS, Price, external_bytes, is_small
 
 if TYPE_CHECKING:
     from fuseledger.clock.time import Time
@@ -200,8 +200,10 @@ def _parallelism(nest: Nest, price: Price, device: Device, vetoes: dict[str, str
     if sms:
         waves = price.blocks / (sms * price.blocks_per_sm)
         words += f" on {sms} SMs × {price.blocks_per_sm} = {waves:.2f} waves"
-        if price.blocks < sms and "parallelism" not in vetoes:
+        if is_small(price.dram_bytes, device) and price.blocks < sms:
             words += "; the kernel is too small to fill any machine"
+        elif price.blocks < sms and "parallelism" not in vetoes:
+            words += "; short of the SMs: priced by the clock"
     return Account(
         value=price.blocks,
         unit="blocks",

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING
 
+from fuseledger.devices import Device
 from fuseledger.graph.reach import touched_elements
 from fuseledger.graph.tensor import dtype_bytes
 from fuseledger.ledger.library_calls import NO_PRODUCT, Calls
@@ -95,6 +96,19 @@ class Price:
     def work_once(self) -> float:
         """FLOPs and special operations without what is computed again."""
         return sum(self.flops.values()) + self.special_ops - self.extra_flops
+
+
+def is_small(moved: int, device: Device) -> bool:
+    """R6: whether a kernel moves less than the device streams in the time of a launch, so that a
+    short grid leaves no machine idle for long."""
+    stream = device.stream_gbs
+    return stream is None or moved <= device.launch_us("queued") * stream * 1e3
+
+
+def is_short(price: Price, device: Device) -> bool:
+    """R6: whether the grid leaves SMs without a block, of a kernel that is not small."""
+    sms = device.sm_count
+    return sms is not None and price.blocks < sms and not is_small(price.dram_bytes, device)
 
 
 def external_bytes(nest: Nest) -> dict[str, int]:

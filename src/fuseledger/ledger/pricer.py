@@ -41,9 +41,11 @@ class Pricer:
         self.calls = library_calls(nest, device.vendor)
         self._prices: dict[tuple[object, ...], Price] = {}
         self._bounds = bounds_of(nest)
-        halos = {i: {bound.name for bound in bounds} for i, bounds in self._bounds.items()}
+        halos = _halos(nest, self._bounds)
         pipes = self._pipes
-        self._work_of = [_Work(nest, i, pipes[i], halos.get(i, _NONE)) for i in nest.positions]
+        self._work_of = [
+            _Work(nest, i, pipes[i], halos.get(i, _NO_HALO).keys()) for i in nest.positions
+        ]
         self._loads = TiledLoads(nest, self._bounds)
         self.footprint = Footprint(nest, device, self.contractions, halos, self.regions({}), known)
 
@@ -68,6 +70,20 @@ class Pricer:
     def rewalked(self) -> frozenset[str]:
         """External tensors that one more walk over the carried tensors reads again."""
         return rewalked(self.nest)
+
+    @cached_property
+    def work_once(self) -> dict[str, float]:
+        """Pipe → FLOPs of all ops, each computed once."""
+        found: dict[str, float] = {}
+        for work in self._work_of:
+            if work.flops:
+                found[work.pipe] = found.get(work.pipe, 0.0) + work.flops
+        return found
+
+    @cached_property
+    def special_once(self) -> float:
+        """Special operations of all ops, each computed once."""
+        return sum(work.special_ops for work in self._work_of)
 
     def regions(self, tiles: dict[str, int]) -> Regions:
         """Extent of every axis of every op inside one block: tiles, halos, or the whole axis.
@@ -223,6 +239,22 @@ class _Work:
         return max(1.0, again)
 
 
+def _halos(nest: Nest, bounds: dict[int, list[Bound]]) -> dict[int, dict[str, bool]]:
+    """Axes of each op that have bounds, and whether a tile of the grid drives them."""
+    tiled = frozenset(nest.open_axes) - nest.split_axes
+    found: dict[int, dict[str, bool]] = {}
+    for i, mine in bounds.items():  # consumers first
+        found[i] = {
+            bound.name: any(
+                found.get(consumer, _NO_HALO).get(axis, axis in tiled)
+                for consumer, index, _ in bound.reads
+                for axis, _ in index.terms
+            )
+            for bound in mine
+        }
+    return found
+
+
 def bounds_of(nest: Nest) -> dict[int, list[Bound]]:
     """Producers that see other extents than the tiles, consumers first.
 
@@ -255,3 +287,4 @@ def bounds_of(nest: Nest) -> dict[int, list[Bound]]:
 
 
 _NONE: frozenset[str] = frozenset()
+_NO_HALO: dict[str, bool] = {}

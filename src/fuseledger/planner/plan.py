@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time as clock_time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from fuseledger.ledger.library_calls import library_calls
 from fuseledger.ledger.nest import analyse
 from fuseledger.planner.candidates import Limits, enumerate_candidates
 from fuseledger.planner.partition import Effort
-from fuseledger.planner.schedules import Choice, Objective, ScheduleSearch
+from fuseledger.planner.schedules import Objective, ScheduleSearch
 from fuseledger.planner.solve import Partition, solve
 
 Step = Callable[[str], object]
@@ -179,7 +178,7 @@ def plan_of_groups(
             if account == "legality":
                 names = "+".join(graph.ops[i].name for i in group)
                 raise CutError(f"{graph.name}: {names} can be no kernel: {reason}")
-    cost = sum(choice_cost(search.choose(group), options.objective) for group in groups)
+    cost = sum(search.choose(group).cost for group in groups)
     found = Partition(groups, cost, optimal=False, candidates=0)
     return _finish(graph, device, options, search, found, started)
 
@@ -205,24 +204,10 @@ def new_search(graph: Graph, device: Device, options: PlanOptions) -> ScheduleSe
     return ScheduleSearch(graph, device, clock, options.objective)
 
 
-def choice_cost(choice: Choice, objective: Objective) -> float:
-    """What the partition minimises."""
-    if objective == "bytes":
-        return choice.bytes + TIE * min(choice.time_us, 1e9)
-    return choice.time_us
-
-
 def candidate_cost(search: ScheduleSearch, group: tuple[int, ...]) -> float | None:
-    """Cost of a candidate, or None where an account vetoes it. A single op is always allowed.
-
-    When time is minimised a short grid and repeated work are priced by the clock and veto nothing.
-    """
+    """Cost of a candidate, or None where an account vetoes it. A single op is always allowed."""
     choice = search.choose(group)
-    if len(group) > 1 and (
-        math.isinf(choice.time_us) or any(_vetoes(search, v[0]) for v in choice.vetoes)
-    ):
-        return None
-    return choice_cost(choice, search.objective)
+    return choice.cost if choice.usable or len(group) == 1 else None
 
 
 def _cost(search: ScheduleSearch, group: tuple[int, ...], options: PlanOptions) -> float | None:
@@ -240,10 +225,6 @@ def _cost(search: ScheduleSearch, group: tuple[int, ...], options: PlanOptions) 
 def _is_library_call(search: ScheduleSearch, group: tuple[int, ...]) -> bool:
     nest = analyse(search.graph, group)
     return library_calls(nest, search.device.vendor).call is not None
-
-
-def _vetoes(search: ScheduleSearch, account: str) -> bool:
-    return search.objective == "bytes" or account in ("capacity", "legality")
 
 
 def _finish(

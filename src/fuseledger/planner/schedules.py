@@ -1,15 +1,13 @@
-"""The schedule search: tiles, splits and walks of one kernel, by descent from the least tiles.
+"""The schedule search: tiles, splits and walks of one kernel, judged by the accounts.
 
-Small tiles have the smallest footprint and the largest grid, so a nest that does not fit with the
-least tiles fits with none. From there each step doubles one tile (or halves a reduced axis onto
-the grid) as long as the objective improves. Results are memoised by structure: equal layers are
-searched once.
+`descent.py` walks the tiles; here is what is better, which variants of a nest there are, and the
+memo: results are kept by structure, so that equal layers are searched once.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from math import prod
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from fuseledger.clock.roofline import Roofline
@@ -22,25 +20,33 @@ from fuseledger.ledger.compiled import Figures, ScheduleKey, schedule_key, use_c
 from fuseledger.ledger.declared import declared_price
 from fuseledger.ledger.footprint import LOOP_POINTS
 from fuseledger.ledger.kernel import AxisSchedule, Kernel, Schedule
-from fuseledger.ledger.library_calls import Calls, Core
 from fuseledger.ledger.nest import Nest, analyse
 from fuseledger.ledger.online import online_variant
-from fuseledger.ledger.price import Price, external_bytes
+from fuseledger.ledger.price import Price, is_short
 from fuseledger.ledger.pricer import Pricer
 from fuseledger.ledger.tiles import TileLimits
+from fuseledger.planner.descent import Descent, Key
+from fuseledger.planner.side_by_side import components, merge
 
 Objective = Literal["time", "bytes"]
 
 EXTRA_WORK = 0.10
 """Work that a plan optimised for bytes may add by computing things again."""
-POINTWISE_TILE = 1024
-"""Elements a block of a kernel without contraction starts from: 4 warps × 8 elements."""
+RESOLUTION = 0.002
+"""Share of the least possible time within which the search for a faster schedule ends."""
+TRADE = 1e-4
+"""Where bytes are minimised: bytes that a plan may move more, as a share of what could be streamed
+in the time that they save. No plan is twice as slow for the sake of a few kilobytes."""
+SPARE_TIME = 0.02
+"""The same where bytes are minimised, and are least, and time only breaks ties."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
     """The best schedule found for a set of ops, in figures; None of it names an axis."""
 
+    cost: float
+    """What the partition minimises."""
     bytes: int
     launches: int
     time_us: float
@@ -48,6 +54,11 @@ class Choice:
     """Tile of each axis in the order of `_axis_order`; None: not on the grid."""
     walks: int
     vetoes: tuple[tuple[str, str], ...]
+    blocks: int = 0
+    on_chip_bytes: int = 0
+    """Shared memory that a block holds."""
+    bound: str = "launch"
+    """What it waits for."""
     online: bool = False
     """Whether carried tensors are made online by rescaling."""
     not_owned: Price | None = None
@@ -152,11 +163,19 @@ class ScheduleSearch:
 
     def _search(self, nest: Nest) -> Choice:
         if nest.veto is not None:
-            return Choice(0, 1, float("inf"), (), 1, (("legality", nest.veto),))
+            never = float("inf")
+            return Choice(
+                cost=never, bytes=0, launches=1, time_us=never, tiles=(), walks=1,
+                vetoes=(("legality", nest.veto),),
+            )  # fmt: skip
         if nest.is_declared:
             price = declared_price(nest)
-            time_us = declared_time(nest, self.device).total_us
-            return Choice(price.dram_bytes, price.launches, time_us, (), 1, ())
+            time = declared_time(nest, self.device)
+            return Choice(
+                cost=self._cost(price.dram_bytes, time.total_us), bytes=price.dram_bytes,
+                launches=price.launches, time_us=time.total_us, tiles=(), walks=1, vetoes=(),
+                blocks=price.blocks, on_chip_bytes=price.shared_bytes, bound=time.bound,
+            )  # fmt: skip
         parts = components(nest)
         if len(parts) > 1:
             return self._side_by_side(nest, parts)
@@ -172,36 +191,32 @@ class ScheduleSearch:
             if online is not None:
                 found.append((*self._descend(self._pricer(online, online=True), limits, 1), True))
         _, price, is_online = min(found, key=lambda each: each[0])
+        tiles = tuple(price.tiles.get(name) for name in nest.sizes)
+        return replace(self._chosen(price, tiles), online=is_online, not_owned=not_owned)
+
+    def _chosen(self, price: Price, tiles: tuple[int | None, ...]) -> Choice:
+        time = self.clock.time(price)
         return Choice(
-            price.dram_bytes,
-            price.launches,
-            self.clock.time(price).total_us,
-            tuple(price.tiles.get(name) for name in nest.sizes),
-            price.walks,
-            self._vetoes(price),
-            is_online,
-            not_owned,
-        )
+            cost=self._cost(price.dram_bytes, time.total_us),
+            bytes=price.dram_bytes, launches=price.launches, time_us=time.total_us, tiles=tiles,
+            walks=price.walks, vetoes=self._vetoes(price), blocks=price.blocks,
+            on_chip_bytes=price.shared_bytes, bound=time.bound,
+        )  # fmt: skip
 
     def _side_by_side(self, nest: Nest, parts: list[tuple[int, ...]]) -> Choice:
         """Ops that share inputs but no intermediate run as one grid, block ranges side by side."""
         choices = [self.choose(part) for part in parts]
         vetoes = tuple(v for choice in choices for v in choice.vetoes if v[0] != "parallelism")
-        price = self._combined(nest, None)[0]
-        return Choice(
-            price.dram_bytes,
-            price.launches,
-            self.clock.time(price).total_us,
-            (),
-            1,
-            vetoes + tuple(v for v in self._vetoes(price) if v not in vetoes),
+        found = self._chosen(self._combined(nest, None)[0], ())
+        return replace(
+            found, walks=1, vetoes=vetoes + tuple(v for v in found.vetoes if v not in vetoes)
         )
 
     def _combined(self, nest: Nest, choice: Choice | None) -> tuple[Price, Time]:
         parts = components(nest)
         if len(parts) > 1:
             prices = [self.price(part) for part in parts]
-            merged = _merge(nest, parts, prices)
+            merged = merge(nest, parts, prices)
             known = self.evidence.get((signature(nest.graph, nest.positions), False), {})
             found = known.get(schedule_key(merged, merged.warps))
             if found is not None:
@@ -215,121 +230,65 @@ class ScheduleSearch:
         return price, self.clock.time(price)
 
     def _vetoes(self, price: Price) -> tuple[tuple[str, str], ...]:
+        """What makes a schedule unusable: where time is minimised, capacity alone. A short grid
+        and repeated work are priced by the clock."""
         vetoes = price.vetoes
-        sms = self.device.sm_count
-        if self._short(price):
-            vetoes += (("parallelism", f"a grid of {price.blocks} on {sms} SMs"),)
+        if self.objective == "time":
+            return vetoes
+        if is_short(price, self.device):
+            words = f"a grid of {price.blocks} on {self.device.sm_count} SMs"
+            vetoes += (("parallelism", words),)
         if self._too_much_work(price):
             share = price.extra_flops / max(1.0, price.work_once)
             vetoes += (("epilogue", f"computes {share:.0%} of its work again"),)
         return vetoes
 
-    def _short(self, price: Price) -> bool:
-        """Whether the grid leaves SMs idle on a kernel that is worth more than a launch."""
-        sms = self.device.sm_count
-        stream = self.device.stream_gbs
-        if sms is None or stream is None or price.blocks >= sms:
-            return False
-        small = self.device.launch_us("queued") * stream * 1e3
-        return price.dram_bytes > small
-
     def _too_much_work(self, price: Price) -> bool:
         return self.objective == "bytes" and price.extra_flops > EXTRA_WORK * price.work_once
 
-    def _key(self, price: Price) -> tuple[float, ...]:
-        """Smaller is better: fits, fills the machine, adds little work; then the objective."""
-        sms = self.device.sm_count or 1
-        shortage = sms / price.blocks if self._short(price) else 0.0
-        excess = price.extra_flops if self._too_much_work(price) else 0.0
-        time_us = self.clock.time(price).total_us
+    def _key(self, price: Price) -> Key:
+        """Smaller is better: fits; where bytes are minimised also fills the machine and adds little
+        work; then the objective."""
+        shortage = excess = 0.0
         if self.objective == "bytes":
-            return (len(price.vetoes), shortage, excess, price.dram_bytes, time_us)
-        return (len(price.vetoes), 0.0, 0.0, time_us, price.dram_bytes)
+            if is_short(price, self.device):
+                shortage = (self.device.sm_count or 1) / price.blocks
+            excess = price.extra_flops if self._too_much_work(price) else 0.0
+        cost = self._cost(price.dram_bytes, self.clock.time(price).total_us)
+        return (len(price.vetoes), shortage, excess, cost, price.dram_bytes)
 
-    def _descend(
-        self, pricer: Pricer, limits: TileLimits, walks: int
-    ) -> tuple[tuple[float, ...], Price]:
-        nest = pricer.nest
-        tiles = limits.least()
-        if not pricer.contractions:
-            _widen(nest, tiles, (self.device.sm_count or 1) * 4)
-        best = pricer.price(tiles, walks=walks)
-        key = self._key(best)
-        improved = True
-        while improved:
-            improved = False
-            step = best.tiles
-            for name in nest.open_axes:
-                tile, size = step[name], nest.sizes[name]
-                for other in (tile * 2, tile // 2 if name in nest.split_axes else 0):
-                    if not min(other, size) >= 1 or min(other, size) == tile:
-                        continue
-                    if other < tile and not limits.allows({**step, name: other}):
-                        continue
-                    price = pricer.price({**step, name: min(other, size)}, walks=walks)
-                    found = self._key(price)
-                    if found < key:
-                        best, key, improved = price, found, True
-        return key, best
+    def _cost(self, moved: int, time_us: float) -> float:
+        """What is minimised: µs, or bytes with a little of the time."""
+        if self.objective == "time":
+            return time_us
+        stream_gbs = self.device.stream_gbs or self.device.require("dram_bandwidth_gbs")
+        return moved + TRADE * stream_gbs * 1e3 * time_us
 
+    def _descend(self, pricer: Pricer, limits: TileLimits, walks: int) -> tuple[Key, Price]:
+        """The best tiles of one nest, walked once or twice."""
+        return Descent(
+            pricer=pricer, limits=limits, walks=walks, sms=self.device.sm_count or 1,
+            key=self._key, is_enough=self._enough(pricer),
+        ).best()  # fmt: skip
 
-def _widen(nest: Nest, tiles: dict[str, int], blocks: int) -> None:
-    """Give a pointwise block enough elements to be worth launching, innermost axes first."""
-    points = max(op.points for op in nest.ops.values())
-    while True:
-        grid = prod(-(-nest.sizes[name] // tile) for name, tile in tiles.items())
-        if points >= POINTWISE_TILE * grid:
-            return
-        growing = [
-            n
-            for n in reversed(nest.open_axes)
-            if tiles[n] < nest.sizes[n] and n not in nest.split_axes
-        ]
-        if not growing or grid < 2 * blocks:
-            return
-        name = growing[0]
-        tiles[name] = min(nest.sizes[name], tiles[name] * 2)
+    def _enough(self, pricer: Pricer) -> Callable[[Price], bool]:
+        """A test of prices against what no schedule of the nest can beat."""
+        least = pricer.read_bytes + pricer.write_bytes
+        ideal = Price(
+            tiles={}, walks=1, blocks=self.device.sm_count or 1, read_bytes=pricer.read_bytes,
+            write_bytes=pricer.write_bytes, flops=pricer.work_once, special_ops=pricer.special_once,
+            calls=pricer.calls,
+        )  # fmt: skip
+        bound_us = self.clock.time(ideal).total_us
+        by_bytes = self.objective == "bytes"
+        enough_us = bound_us * (1 + (SPARE_TIME if by_bytes else RESOLUTION))
 
+        def is_enough(price: Price) -> bool:
+            if price.vetoes or (by_bytes and price.dram_bytes > least):
+                return False
+            return self.clock.time(price).total_us <= enough_us and not self._vetoes(price)
 
-def _merge(nest: Nest, parts: list[tuple[int, ...]], prices: list[Price]) -> Price:
-    """Prices of components side by side: shared inputs are read once."""
-    shared = sum(p.read_bytes for p in prices) - sum(external_bytes(nest).values())
-    again = sum(nest.ops[i].flops + nest.ops[i].special_ops for part in parts for i in part)
-    again -= sum(op.flops + op.special_ops for op in nest.ops.values())
-    first = prices[0]
-    merged = Price(
-        tiles={n: t for p in prices for n, t in p.tiles.items()},
-        walks=max(p.walks for p in prices),
-        blocks=sum(p.blocks for p in prices),
-        read_bytes=sum(p.read_bytes for p in prices) - max(0, shared),
-        write_bytes=sum(nest.graph.tensors[name].bytes for name in nest.outputs),
-        partial_bytes=sum(p.partial_bytes for p in prices),
-        parts=max(p.parts for p in prices),
-        l2_bytes=sum(p.l2_bytes for p in prices),
-        special_ops=sum(p.special_ops for p in prices),
-        extra_flops=sum(p.extra_flops for p in prices) + again,
-        held=max(prices, key=lambda p: p.register_bytes).held,
-        staged_bytes=max(p.staged_bytes for p in prices),
-        shared_bytes=max(p.shared_bytes for p in prices),
-        register_bytes=max(p.register_bytes for p in prices),
-        stages=first.stages,
-        warps=max(p.warps for p in prices),
-        registers=max(p.registers for p in prices),
-        spill_bytes=max(p.spill_bytes for p in prices),
-        launches=1 + sum(p.launches - 1 for p in prices),
-        blocks_per_sm=min(p.blocks_per_sm for p in prices),
-        calls=_calls_side_by_side(prices),
-    )
-    for price in prices:
-        for key, flops in price.flops.items():
-            merged.flops[key] = merged.flops.get(key, 0.0) + flops
-    return merged
-
-
-def _calls_side_by_side(prices: list[Price]) -> Calls:
-    """Kernels that run as one grid are generated; the class is the first one's that has one."""
-    core: Core | None = next((p.calls.core for p in prices if p.calls.core), None)
-    return Calls(core, None, "a library computes one product a call" if core else "")
+        return is_enough
 
 
 def _variant(nest: Nest, choice: Choice) -> Nest:
@@ -349,45 +308,3 @@ def _treatment(nest: Nest, name: str, tile: int | None, owned: frozenset[str]) -
     elif tile < size:
         return AxisSchedule("split", -(-size // tile))
     return AxisSchedule("loop", min(size, LOOP_POINTS))
-
-
-def components(nest: Nest) -> list[tuple[int, ...]]:
-    """The parts of a kernel that run side by side, as block ranges of one grid.
-
-    Sinks that walk nested sets of axes share a part: their tiles are one grid. Sinks with axes of
-    their own on both sides (Q and K projections of one input) get a part each, and what they
-    share inside the kernel is computed in both.
-    """
-    if nest.is_declared:
-        return [nest.positions]
-    before: dict[int, list[int]] = {}
-    feeds: set[int] = set()
-    for edge in nest.edges:
-        before.setdefault(edge.consumer, []).append(edge.producer)
-        feeds.add(edge.producer)
-    parts: list[tuple[set[str], list[int]]] = []
-    for i in reversed(nest.positions):
-        if i in feeds:
-            continue
-        axes = {a.name for a in nest.ops[i].axes if a.size > 1}
-        for known, sinks in parts:
-            if axes <= known or known <= axes:
-                known |= axes
-                sinks.append(i)
-                break
-        else:
-            parts.append((axes, [i]))
-    if len(parts) == 1:
-        return [nest.positions]
-    return [_cone(sinks, before) for _, sinks in parts]
-
-
-def _cone(sinks: list[int], before: dict[int, list[int]]) -> tuple[int, ...]:
-    found: set[int] = set()
-    pending = list(sinks)
-    while pending:
-        i = pending.pop()
-        if i not in found:
-            found.add(i)
-            pending.extend(before.get(i, ()))
-    return tuple(sorted(found))

@@ -218,6 +218,9 @@ class VerdictPart(Part, frozen=True, kw_only=True):
     reason: str
     runner_up: AlternativePart
     flips: list[str]
+    rule: Literal["fused", "cut", "neither"]
+    disagreement: str | None = None
+    proposal: str | None = None
 
 
 class DifferencePart(Part, frozen=True, kw_only=True):

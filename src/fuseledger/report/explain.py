@@ -141,15 +141,20 @@ def verdict_lines(verdict: VerdictPart) -> list[str]:
     """Account and reason, what the other choice would cost, where the verdict flips."""
     other = "cut" if verdict.choice == "fused" else "fused"
     delta = verdict.runner_up
-    if delta.bytes_delta is None or delta.time_delta_us is None:
+    if delta.bytes_delta is None:
         price = f"{other}: impossible"
     else:
         moved = _more(bytes_words, delta.bytes_delta)
-        longer = _more(time_words, delta.time_delta_us)
+        longer = "does not fit"
+        if delta.time_delta_us is not None:
+            longer = _more(time_words, delta.time_delta_us)
         price = f"{other}: {moved}, {longer}"
     return [
         f"{verdict.account}: {verdict.reason}",
         price,
+        *([f"rule: {verdict.rule}"] if verdict.rule != verdict.choice else []),
+        *([f"clock against rule: {verdict.disagreement}"] if verdict.disagreement else []),
+        *([f"proposal: {verdict.proposal}"] if verdict.proposal else []),
         *(f"flips: {flip}" for flip in verdict.flips),
     ]
 

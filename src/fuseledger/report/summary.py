@@ -152,7 +152,11 @@ def _warning(document: PlanDocument) -> str | None:
         return None
     numbers = f"{', '.join(map(str, vetoed[:8]))}{', …' if len(vetoed) > 8 else ''}"
     noun = "kernel" if len(vetoed) == 1 else "kernels"
-    return f"not usable as it stands: {noun} {numbers} cannot hold on chip what must be held"
+    words = f"not usable as it stands: {noun} {numbers} cannot hold on chip what must be held"
+    name = kernels[vetoed[0] - 1].name
+    proposals = (v.proposal for v in document.verdicts if v.kernels == [name] and v.proposal)
+    proposal = next(proposals, None)
+    return f"{words}; usable: {proposal}" if proposal else words
 
 
 def _comparison(document: PlanDocument) -> tuple[tuple[str, ...], ...]:

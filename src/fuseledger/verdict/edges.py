@@ -1,24 +1,34 @@
 """A verdict for every intermediate tensor of a plan: fused or cut, and the account that decided.
 
-The other choice is priced in the same ledger: for a cut, both kernels as one; for a fusion, the
-kernel cut behind the tensor's producer.
+The other choice is priced in the same ledger: for a cut, both kernels, and what lies between them,
+as one; for a fusion, the kernel cut behind the tensor's producer. Beside what the plan minimises
+stands the rule (`rule.py`): where it differs from the clock the verdict says so, and where it finds
+neither choice usable the verdict proposes a schedule that is.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
-from fuseledger.clock.time import GENERATED
 from fuseledger.graph.graph import Graph
 from fuseledger.ledger.account import format_bytes, format_time
-from fuseledger.ledger.price import Price
+from fuseledger.ledger.price import Price, is_small
 from fuseledger.planner.partition import Reach
-from fuseledger.planner.plan import Planned, choice_cost
-from fuseledger.planner.schedules import ScheduleSearch
-from fuseledger.verdict.flips import capacity_flips, grid_flips
+from fuseledger.planner.plan import Planned
+from fuseledger.planner.schedules import Choice, ScheduleSearch
+from fuseledger.verdict.flips import bandwidth_flips, capacity_flips, launch_flips, size_flips
+from fuseledger.verdict.proposals import Proposals
+from fuseledger.verdict.rule import Option, apply_rule, with_clock
+from fuseledger.verdict.why import dearer
 
-Groups = list[tuple[int, ...]]
+Group = tuple[int, ...]
+
+Rule = Literal["fused", "cut", "neither"]
+FUSED: Rule = "fused"
+CUT: Rule = "cut"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,211 +45,313 @@ class EdgeVerdict:
     account: str
     """The account that decided; `legality` where no kernel can hold both sides."""
     reason: str
+    rule: Rule
+    """What the rule says of the two choices: `fused`, `cut` or `neither`."""
+    disagreement: str | None
+    """Why rule and clock differ, where they do."""
+    proposal: str | None
+    """For `neither`, or a kernel that is not usable as it stands: the nearest schedule that is."""
     bytes_delta: float
     """Bytes of the other choice less bytes of this one; inf where it is impossible."""
     time_delta_us: float
+    """The same of its time; inf also where it does not fit, and so takes none."""
     flips: tuple[str, ...]
 
 
-def edge_verdicts(planned: Planned) -> list[EdgeVerdict]:
-    """Verdicts in the order of the graph's tensors."""
-    judge = _Judge(planned)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Finding:
+    """What is found of one pair of choices, whatever the tensor's name."""
+
+    account: str
+    reason: str
+    rule: Rule = CUT
+    disagreement: str | None = None
+    proposal: str | None = None
+    bytes_delta: float = math.inf
+    time_delta_us: float = math.inf
+    flips: tuple[str, ...] = ()
+
+
+def edge_verdicts(planned: Planned, kernel: str | None = None) -> list[EdgeVerdict]:
+    """Verdicts in the order of the graph's tensors.
+
+    With the name of a kernel, of its edges alone, and with the flip points that take a search:
+    bandwidths and sizes.
+    """
+    judge = _Judge(planned, solves=kernel is not None)
     graph = planned.graph
+    names = [each.name for each in planned.kernels]
     found: list[EdgeVerdict] = []
     for name, producer in graph.producer.items():
-        readers = graph.consumers.get(name, ())
+        mine = planned.plan.home[producer]
         apart: dict[int, list[int]] = {}
-        for reader in readers:
+        for reader in graph.consumers.get(name, ()):
             apart.setdefault(planned.plan.home[reader], []).append(reader)
-        for home, mine in apart.items():
-            found.append(judge.verdict(name, producer, mine, home))
+        for home, readers in apart.items():
+            if kernel is None or kernel in (names[mine], names[home]):
+                found.append(judge.verdict(name, producer, readers, mine, home))
     return found
 
 
 class _Judge:
-    def __init__(self, planned: Planned) -> None:
+    def __init__(self, planned: Planned, *, solves: bool) -> None:
         self.planned = planned
+        self.solves = solves
         self.graph: Graph = planned.graph
+        self.device = planned.device
         self.search: ScheduleSearch = planned.search
-        self.groups: Groups = [k.kernel.ops for k in planned.kernels]
+        self.groups: list[Group] = [k.kernel.ops for k in planned.kernels]
         self.reach = Reach.of(self.graph)
         self.sizes = {axis.name: axis.size for op in self.graph.ops for axis in op.axes}
-        self._cuts: dict[tuple[int, ...], tuple[str, str, float, float, tuple[str, ...]]] = {}
+        self.proposals = Proposals(self.search, self.reach)
+        self._cuts: dict[Group, _Finding] = {}
+        self._prices: dict[Group, Price] = {}
 
-    def verdict(self, name: str, producer: int, readers: list[int], home: int) -> EdgeVerdict:
-        mine = self.planned.plan.home[producer]
+    def verdict(
+        self, name: str, producer: int, readers: list[int], mine: int, home: int
+    ) -> EdgeVerdict:
         kernels = self.planned.kernels
         if mine == home:
-            account, reason, bytes_delta, time_delta, flips = self._fused(name, producer, mine)
+            found = self._fused(name, producer, mine)
         else:
-            merged = tuple(sorted(self.groups[mine] + self.groups[home]))
+            involved = self._involved(mine, home)
+            merged = tuple(sorted(op for k in involved for op in self.groups[k]))
             if merged not in self._cuts:
-                self._cuts[merged] = self._cut(merged, mine, home)
-            account, reason, bytes_delta, time_delta, flips = self._cuts[merged]
+                self._cuts[merged] = self._cut(merged, mine, home, involved)
+            found = self._cuts[merged]
         return EdgeVerdict(
             tensor=name,
             producer=self.graph.ops[producer].name,
             consumers=tuple(self.graph.ops[i].name for i in readers),
-            kernels=(kernels[mine].name,)
-            if mine == home
-            else (kernels[mine].name, kernels[home].name),
-            choice="fused" if mine == home else "cut",
-            account=account,
-            reason=reason,
-            bytes_delta=bytes_delta,
-            time_delta_us=time_delta,
-            flips=flips,
-        )
+            kernels=tuple(dict.fromkeys((kernels[mine].name, kernels[home].name))),
+            choice=FUSED if mine == home else CUT,
+            account=found.account, reason=found.reason, rule=found.rule,
+            disagreement=found.disagreement, proposal=found.proposal,
+            bytes_delta=found.bytes_delta, time_delta_us=found.time_delta_us, flips=found.flips,
+        )  # fmt: skip
 
-    def _fused(
-        self, name: str, producer: int, home: int
-    ) -> tuple[str, str, float, float, tuple[str, ...]]:
+    # -- fused -----------------------------------------------------------------------------
+
+    def _fused(self, name: str, producer: int, home: int) -> _Finding:
         group = self.groups[home]
         above = self.reach.above[producer] | 1 << producer
-        first = tuple(i for i in group if above >> i & 1)
-        second = tuple(i for i in group if not above >> i & 1)
-        whole, parts = self.search.choose(group), [self.search.choose(p) for p in (first, second)]
-        bytes_delta = sum(p.bytes for p in parts) - whole.bytes
-        launches = sum(p.launches for p in parts) - whole.launches
-        time_delta = sum(p.time_us for p in parts) - whole.time_us
-        launch_us = launches * self.planned.device.launch_us(self.planned.options.launch)
-        account = "launches" if time_delta and launch_us >= 0.5 * time_delta else "traffic"
+        parts = [
+            tuple(i for i in group if above >> i & 1),
+            tuple(i for i in group if not above >> i & 1),
+        ]
+        whole, apart = self.search.choose(group), [self.search.choose(p) for p in parts]
+        bytes_delta = float(sum(p.bytes for p in apart) - whole.bytes)
+        launches = sum(p.launches for p in apart) - whole.launches
+        time_delta = sum(p.time_us for p in apart) - whole.time_us
+        launch_us = self.device.launch_us(self.planned.options.launch)
         size = format_bytes(self.graph.tensors[name].bytes)
-        if time_delta < 0:  # fused for the sake of another edge of the same kernel
-            reason = (
-                f"{name} ({size}) stays on chip; cut here alone the plan would be "
-                f"{format_time(-time_delta)} faster, but a neighbouring fusion needs it"
-            )
+        finding = self._opinion(group, parts)
+        vetoes = dict(reversed(whole.vetoes))
+        if vetoes:  # a cut that the user gave, or a single op
+            account = next(name for name in _ORDER if name in vetoes)
+            return replace(
+                finding, account=account, reason=f"not usable as it stands: {vetoes[account]}",
+                proposal=self.proposals.nearest(group),
+                bytes_delta=bytes_delta, time_delta_us=time_delta,
+            )  # fmt: skip
+        saved = [format_bytes(bytes_delta)] if bytes_delta > 0 else []
+        saved += [_launches(launches)] if launches > 0 else []
+        by_bytes = self.search.objective == "bytes"
+        if (bytes_delta if by_bytes else time_delta) < 0:
+            better = (
+                f"{format_bytes(-bytes_delta)} less" if by_bytes
+                else f"{format_time(-time_delta)} faster"
+            )  # fmt: skip
+            account = "search"
+            given = not self.planned.partition.candidates
+            why = "as the plan was given" if given else "but a neighbouring fusion needs it"
+            words = f"cut here alone the plan would be {better}, {why}"
         else:
-            reason = (
-                f"{name} ({size}) stays on chip: saves {format_bytes(bytes_delta)} and "
-                f"{_launches(launches)}, {format_time(time_delta)}"
-            )
-        return account, reason, float(bytes_delta), time_delta, ()
+            by_launch = time_delta > 0 and launches * launch_us >= 0.5 * time_delta
+            account = "launches" if by_launch and not by_bytes else "traffic"
+            words = f"saves {' and '.join(saved) or 'nothing'}, {format_time(time_delta)}"
+        flips = launch_flips(time_delta, launches, launch_us)
+        if self.solves:
+            flips += self._solved(group, parts, [group], parts)
+        return replace(
+            finding, account=account, reason=f"{name} ({size}) stays on chip: {words}",
+            bytes_delta=bytes_delta, time_delta_us=time_delta, flips=flips,
+        )  # fmt: skip
 
-    def _cut(
-        self, merged: tuple[int, ...], mine: int, home: int
-    ) -> tuple[str, str, float, float, tuple[str, ...]]:
-        apart = [self.search.choose(self.groups[k]) for k in (mine, home)]
-        for group in (self.groups[mine], self.groups[home]):
+    # -- cut -------------------------------------------------------------------------------
+
+    def _cut(self, merged: Group, mine: int, home: int, involved: list[int]) -> _Finding:
+        for k in (mine, home):
+            group = self.groups[k]
             if len(group) == 1 and self.graph.ops[group[0]].is_opaque:
                 function = self.graph.ops[group[0]].function
-                return "legality", f"{function} is a barrier: nothing fuses with it", *_NEVER
-        between = self._between(merged)
-        if between:
-            return "legality", f"{between} lies between: one kernel would wait for itself", *_NEVER
+                return _never(f"{function} is a barrier: nothing fuses with it")
+        between = [k for k in involved if k not in (mine, home)]
+        limit = self.planned.options.limits.max_ops
+        if between and len(merged) > 2 * limit:
+            named = self.planned.kernels[between[0]].label
+            others = f" and {len(between) - 1} more kernels" if len(between) > 1 else ""
+            return _never(
+                f"{named}{others} between them: one kernel of {len(merged)} ops, or one that "
+                f"waits for itself"
+            )
+        parts = [self.groups[k] for k in involved]
+        apart = [self.search.choose(group) for group in parts]
         together = self.search.choose(merged)
+        with_these = ""
+        if between:
+            labels = [self.planned.kernels[k].label for k in between]
+            with_these = f" with {', '.join(labels[:2])}{', …' * (len(labels) > 2)}"
+        lead = f"together{with_these}"
         vetoes = dict(reversed(together.vetoes))
         if math.isinf(together.time_us):
-            return "legality", vetoes.get("legality", "no common loop nest"), *_NEVER
-        price = self.search.price(merged)
+            return _never(f"{lead}: {vetoes.get('legality', 'no common loop nest')}")
+        finding = self._opinion(merged, parts)
         bytes_delta = float(together.bytes - sum(c.bytes for c in apart))
         time_delta = together.time_us - sum(c.time_us for c in apart)
-        objective = self.planned.options.objective
+        if "capacity" in vetoes:
+            time_delta = math.inf
+        launches = together.launches - sum(c.launches for c in apart)
+        launch_us = self.device.launch_us(self.planned.options.launch)
+        flips = launch_flips(time_delta, launches, launch_us)
+        account, words, more = self._why_cut(together, merged, parts, vetoes, lead, time_delta)
+        flips = more or flips
+        if self.solves:
+            flips += self._solved(merged, parts, parts, [merged], fits="capacity" not in vetoes)
+        return replace(
+            finding, account=account, reason=words, bytes_delta=bytes_delta,
+            time_delta_us=time_delta, flips=tuple(dict.fromkeys(flips)),
+        )  # fmt: skip
+
+    def _why_cut(
+        self, together: Choice, merged: Group, parts: list[Group], vetoes: dict[str, str],
+        lead: str, time_delta: float,
+    ) -> tuple[str, str, tuple[str, ...]]:  # fmt: skip
+        """Account, sentence, and the flips that are divisions."""
+        by_bytes = self.search.objective == "bytes"
+        apart = [self.search.choose(group) for group in parts]
+        gain = sum(c.cost for c in apart) - together.cost
         owned = together.not_owned
-        if owned is not None and together.walks > 1:
+        if owned is not None and together.walks > 1 and ("epilogue" in vetoes or gain <= 0):
             veto = dict(owned.vetoes)["capacity"]
             again = vetoes.get(
                 "epilogue", f"walking twice is {format_time(max(0.0, time_delta))} slower"
             )
-            if "epilogue" in vetoes or time_delta > 0:
-                return (
-                    "capacity",
-                    f"together: {veto}; {again}",
-                    bytes_delta,
-                    time_delta,
-                    self._capacity_flips(owned),
-                )
-        for account in ("capacity", "epilogue", "parallelism"):
-            if account in vetoes and (account == "capacity" or objective == "bytes"):
-                flips = self._capacity_flips(price) if account == "capacity" else grid_flips(price)
-                return account, f"together: {vetoes[account]}", bytes_delta, time_delta, flips
-        gain = sum(choice_cost(c, objective) for c in apart) - choice_cost(together, objective)
+            flips = capacity_flips(owned, self.device, self.sizes)
+            return "capacity", f"{lead}: {veto}; {again}", flips
+        for account in _ORDER:
+            if account in vetoes:
+                price = self._price(merged)
+                flips = (
+                    capacity_flips(price, self.device, self.sizes) if account == "capacity"
+                    else (f"fills a machine of up to {price.blocks} SMs",)
+                    if account == "parallelism"
+                    else ()
+                )  # fmt: skip
+                return account, f"{lead}: {vetoes[account]}", flips
         if gain > 0:
-            limit = self.planned.options.max_ops
+            limit = self.planned.options.limits.max_ops
             why = (
                 f"{len(merged)} ops are more than the {limit} that one kernel is searched for"
                 if len(merged) > limit
                 else "another partition of their neighbours saves more"
             )
-            return (
-                "search",
-                f"together they would save {format_time(-time_delta)}, but {why}",
-                bytes_delta,
-                time_delta,
-                (),
-            )
-        account, words = self._why_dearer(
-            price, [self.search.price(self.groups[k]) for k in (mine, home)]
+            return "search", f"{lead} they would save {format_time(-time_delta)}, but {why}", ()
+        account, words = dearer(
+            self.search, self._price(merged), [self._price(group) for group in parts]
         )
-        reason = f"together {format_time(time_delta)} slower: {words}"
-        if objective == "bytes":
-            reason = f"together {format_bytes(bytes_delta)} more: {words}"
-        return account, reason, bytes_delta, time_delta, ()
+        more = f"{format_time(time_delta)} slower"
+        if by_bytes:
+            moved = together.bytes - sum(c.bytes for c in apart)
+            more = f"{format_bytes(moved)} more"
+        return account, f"{lead} {more}: {words}", ()
 
-    def _capacity_flips(self, price: Price) -> tuple[str, ...]:
-        return capacity_flips(price, self.planned.device, self.sizes)
+    def _involved(self, mine: int, home: int) -> list[int]:
+        """The kernels of both sides and all that lie on a way from one to the other."""
+        inside = {mine, home}
+        while True:
+            above = below = 0
+            for k in inside:
+                for i in self.groups[k]:
+                    above |= self.reach.above[i]
+                    below |= self.reach.below[i]
+            path = above & below
+            found = {self.planned.plan.home[i] for i in _bits(path)} | inside
+            if found == inside:
+                return sorted(inside)
+            inside = found
 
-    def _between(self, merged: tuple[int, ...]) -> str | None:
-        inside = sum(1 << i for i in merged)
-        above = below = 0
-        for i in merged:
-            above |= self.reach.above[i]
-            below |= self.reach.below[i]
-        path = above & below & ~inside
-        return self.graph.ops[(path & -path).bit_length() - 1].name if path else None
+    # -- both ------------------------------------------------------------------------------
 
-    def _why_dearer(self, together: Price, apart: list[Price]) -> tuple[str, str]:
-        """The account that worsens most in time when two kernels become one."""
-        slow_template = self._slow_template(together, apart)
-        if slow_template is not None:
-            return "realisation", slow_template
-        clock = self.search.clock
-        stream = self.planned.device.stream_gbs or 1.0
-        once = max(1.0, together.work_once)
-        extra = together.extra_flops - sum(p.extra_flops for p in apart)
-        slower = dict(clock.time(together).terms)
-        before: dict[str, float] = {}
-        for price in apart:
-            for name, us in clock.time(price).terms:
-                before[name] = before.get(name, 0.0) + us
-        work_us = max(slower.get(n, 0) - before.get(n, 0) for n in ("matrix", "lanes", "special"))
-        bytes_us = (together.dram_bytes - sum(p.dram_bytes for p in apart)) / stream / 1e3
-        l2_us = slower.get("l2", 0.0) - before.get("l2", 0.0)
-        if extra > 0.01 * once and work_us >= max(bytes_us, l2_us):
-            return "epilogue", f"{extra / 1e9:.3g} GFLOP ({extra / once:.0%}) are computed again"
-        if bytes_us > 0 and bytes_us >= l2_us:
-            walked = f", walked {together.walks} times" if together.walks > 1 else ""
-            return "traffic", f"{format_bytes(bytes_us * stream * 1e3)} more are moved{walked}"
-        if together.blocks < min(p.blocks for p in apart) and together.blocks < (
-            self.planned.device.sm_count or 1
-        ):
-            return "parallelism", f"a grid of {together.blocks} leaves SMs idle"
-        if l2_us > 0:
-            return "capacity", (
-                f"what must be held leaves room for small tiles only, and operands are loaded "
-                f"{format_bytes(together.l2_bytes - sum(p.l2_bytes for p in apart))} more often"
-            )
-        return "parallelism", f"a grid of {together.blocks} blocks fills the machine less well"
+    def _opinion(self, merged: Group, parts: Sequence[Group]) -> _Finding:
+        """The rule's choice, why the clock differs where it does, what to do where it has none."""
+        sms, stream = self.device.sm_count, self.device.stream_gbs
+        options = [self._option(FUSED, [merged]), self._option(CUT, parts)]
+        found = with_clock(apply_rule(options, sms, stream), options, sms)
+        rule: Rule = CUT if found.winner == CUT else FUSED if found.winner else "neither"
+        return _Finding(
+            account="", reason="", rule=rule, disagreement=found.disagreement,
+            proposal=None if found.winner else self.proposals.nearest(merged),
+        )  # fmt: skip
 
-    def _slow_template(self, together: Price, apart: list[Price]) -> str | None:
-        """That a library call would pay and generated code does not, where that is so."""
-        clock = self.search.clock
-        merged, times = clock.time(together), [clock.time(price) for price in apart]
-        calls = [p.calls for p, t in zip(apart, times, strict=True) if t.realised != GENERATED]
-        if merged.realised != GENERATED or not calls:
-            return None
-        with_library = clock.time(replace(together, calls=calls[0]))
-        if with_library.total_us >= sum(time.total_us for time in times):
-            return None
-        return (
-            f"{together.calls.reason}: generated code reaches {merged.matrix_share:.0%} of the "
-            f"peak, {with_library.realised} {with_library.matrix_share:.0%}"
-        )
+    def _option(self, name: str, groups: Sequence[Group]) -> Option:
+        """Kernels in the figures of the rule; where the clock took a grid short of the SMs, with a
+        schedule that covers them, if there is one."""
+        chosen = [self.search.choose(group) for group in groups]
+        choices = [
+            self.proposals.usable(group, choice)
+            for group, choice in zip(groups, chosen, strict=True)
+        ]
+        large = [c for c in choices if c.blocks and not is_small(c.bytes, self.device)]
+        capacity = [why for c in choices for account, why in c.vetoes if account == "capacity"]
+        longest = max(chosen, key=lambda c: c.time_us)
+        return Option(
+            name=name, bytes=sum(c.bytes for c in choices),
+            grid=min((c.blocks for c in large), default=1), is_small=not large,
+            on_chip_bytes=max(c.on_chip_bytes for c in choices),
+            capacity_veto=capacity[0] if capacity else None,
+            launches=sum(c.launches for c in choices), time_us=sum(c.time_us for c in chosen),
+            waits_for=_WAITS.get(longest.bound, longest.bound), provenance="modelled",
+        )  # fmt: skip
+
+    def _price(self, group: Group) -> Price:
+        found = self._prices.get(group)
+        if found is None:
+            found = self._prices[group] = self.search.price(group)
+        return found
+
+    def _solved(
+        self, merged: Group, parts: list[Group], chosen: list[Group], other: list[Group],
+        *, fits: bool = True,
+    ) -> tuple[str, ...]:  # fmt: skip
+        """Flip points that are solved for: bandwidths with the schedules as they are, and sizes."""
+        if any(self.graph.ops[i].kind != "loop" for i in merged):
+            return ()
+        sizes = size_flips(self.search, merged, parts)
+        if not fits:
+            return sizes
+        times = [
+            [self.search.time(group, self._price(group)) for group in groups]
+            for groups in (chosen, other)
+        ]
+        return bandwidth_flips(times[0], times[1], self.device) + sizes
 
 
-_NEVER: tuple[float, float, tuple[str, ...]] = (math.inf, math.inf, ())
+_ORDER = ("legality", "capacity", "epilogue", "parallelism")
+"""Accounts in the order in which their vetoes are told."""
+_WAITS = {
+    "dram": "DRAM", "l2": "L2", "matrix": "matrix units", "lanes": "arithmetic",
+    "special": "special functions", "launch": "launches",
+}  # fmt: skip
+
+
+def _never(reason: str) -> _Finding:
+    return _Finding(account="legality", reason=reason)
+
+
+def _bits(mask: int) -> list[int]:
+    return [i for i in range(mask.bit_length()) if mask >> i & 1]
 
 
 def _launches(count: int) -> str:
-    return "no launch" if count == 0 else "a launch" if count == 1 else f"{count} launches"
+    return "a launch" if count == 1 else f"{count} launches"

@@ -1,11 +1,31 @@
-"""Flip points: the value of a size or a device figure at which a verdict changes."""
+"""Flip points of an edge: the value of a size or a device figure at which its verdict changes.
+
+Where a figure enters as a product or a line, the value follows by division; else it is solved for:
+the figure is moved, both options are searched or timed again, and the change is bisected.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 
+from fuseledger.clock.time import Time
 from fuseledger.devices import Device
+from fuseledger.graph.graph import Graph
+from fuseledger.graph.resize import free_axes, part_of, resized
+from fuseledger.ledger.account import format_time
 from fuseledger.ledger.price import Price
+from fuseledger.planner.schedules import ScheduleSearch
+from fuseledger.verdict.flip_points import flips_of_size
+
+Groups = Sequence[tuple[int, ...]]
+
+AXES = 2
+"""Sizes solved for: of the largest axes."""
+SIZE_FACTOR = 64
+"""How far a size is followed, up and down."""
+SCALE_MAX = 1024
+"""How far a bandwidth is followed, up and down."""
 
 
 def capacity_flips(price: Price, device: Device, sizes: dict[str, int]) -> tuple[str, ...]:
@@ -23,28 +43,97 @@ def capacity_flips(price: Price, device: Device, sizes: dict[str, int]) -> tuple
     whole = [(size, name) for name, size in item.extents if sizes.get(name) == size]
     if whole and max(rooms):
         size, name = max(whole)
-        flips.append(f"fits while {name} is at most {size * max(rooms) // item.bytes:,}")
+        most = size * max(rooms) // item.bytes
+        if 0 < most < size:
+            flips.append(f"fits while {name} is at most {most:,}")
     return tuple(flips)
 
 
-def grid_flips(price: Price) -> tuple[str, ...]:
-    """The machine that the grid would fill."""
-    return (f"fills a machine of up to {price.blocks} SMs",)
+def launch_flips(gain_us: float, launches: int, now_us: float) -> tuple[str, ...]:
+    """Cost of a launch at which two options take as long: time is a line in it.
 
-
-def last_true(holds: Callable[[int], bool], low: int, high: int) -> int | None:
-    """The greatest integer in [low, high] for which a monotone property holds, or None.
-
-    The property holds up to some value and fails beyond; found by bisection.
+    `gain_us` and `launches` are what the other option takes more than the chosen one.
     """
-    if not holds(low):
+    if not launches or not 0 <= gain_us < math.inf:
+        return ()
+    value = now_us - gain_us / launches
+    if value <= 0:
+        return ()
+    side = "less" if launches > 0 else "more"
+    dear = f"where a launch costs {side} than {format_time(value)} ({format_time(now_us)} here)"
+    return (f"{dear} the other is faster",)
+
+
+def bandwidth_flips(
+    chosen: Sequence[Time], other: Sequence[Time], device: Device
+) -> tuple[str, ...]:
+    """DRAM bandwidths at which the other option is faster, both with the schedules they have."""
+    now = device.stream_gbs
+    if now is None:
+        return ()
+    flips: list[str] = []
+    for direction in (-1, 1):
+        scale = _first_change(
+            lambda scale: _total(chosen, scale) <= _total(other, scale), direction
+        )
+        if scale is not None:
+            side = "below" if direction < 0 else "above"
+            flips.append(
+                f"{side} {now * scale:,.0f} GB/s of DRAM ({now:,.0f} here) the other is faster"
+            )
+    return tuple(flips)
+
+
+def _total(times: Sequence[Time], scale: float) -> float:
+    """µs of kernels at `scale` times the bandwidth."""
+    return sum(
+        time.launch_us + time.latency_us + (time.spill_us + time.combine_us) / scale
+        + max(us / scale if name == "dram" else us for name, us in time.terms)
+        for time in times
+    )  # fmt: skip
+
+
+def _first_change(holds: Callable[[float], bool], direction: int) -> float | None:
+    """The factor nearest to 1 at which what holds at 1 no longer does, to 1 %."""
+    if not holds(1.0):
         return None
-    if holds(high):
-        return high
-    while high - low > 1:
-        middle = (low + high) // 2
-        if holds(middle):
-            low = middle
-        else:
-            high = middle
-    return low
+    same, other = 1.0, 2.0**direction
+    while holds(other):
+        if not 1 / SCALE_MAX < other < SCALE_MAX:
+            return None
+        same, other = other, other * 2.0**direction
+    while abs(other / same - 1) > 0.01:
+        middle = (same * other) ** 0.5
+        same, other = (middle, other) if holds(middle) else (same, middle)
+    return other
+
+
+def size_flips(search: ScheduleSearch, together: tuple[int, ...], apart: Groups) -> tuple[str, ...]:
+    """Sizes at which the better of two options is the other one, both searched again at each size.
+
+    Exact to one element where the answer changes once on a side; see `flips_of_size`.
+    """
+    part = part_of(search.graph, together)
+    place = {op: i for i, op in enumerate(together)}
+    groups = [tuple(place[i] for i in group) for group in apart]
+    whole = tuple(range(len(together)))
+    flips: list[str] = []
+    for name in free_axes(part)[:AXES]:
+        now = next(op.sizes[name] for op in part.ops if name in op.sizes)
+
+        def winner_at(size: int, name: str = name) -> str:
+            return _winner(search, resized(part, {name: size}), whole, groups)
+
+        found = flips_of_size(
+            name, now, max(1, now // SIZE_FACTOR), now * SIZE_FACTOR, winner_at(now), winner_at
+        )
+        flips += [flip.sentence for flip in found]
+    return tuple(flips)
+
+
+def _winner(search: ScheduleSearch, graph: Graph, whole: tuple[int, ...], groups: Groups) -> str:
+    again = ScheduleSearch(graph, search.device, search.clock, search.objective)
+    one = again.choose(whole)
+    if not one.usable:
+        return "cut"
+    return "fused" if one.cost <= sum(again.choose(group).cost for group in groups) else "cut"

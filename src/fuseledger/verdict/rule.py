@@ -42,6 +42,8 @@ class Option:
     """Too little work to fill any machine: a short grid is warned about, not vetoed (R6)."""
     capacity_veto: str | None = None
     """Why it does not fit although the bytes say so: a second holder that is full."""
+    waits_for: str | None = None
+    """What its time is spent on, by the clock."""
     provenance: Provenance = "declared"
     time_provenance: Provenance = "modelled"
     accounts: dict[str, Account] = field(default_factory=dict[str, Account])
@@ -105,7 +107,7 @@ def decide(
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise DecisionError(f"two options are named {twice!r}: each needs a name of its own")
-    verdict = _with_clock(apply_rule(options, sm_count, bandwidth_gbs), options, sm_count)
+    verdict = with_clock(apply_rule(options, sm_count, bandwidth_gbs), options, sm_count)
     proposal = propose() if verdict.winner is None and propose is not None else None
     flips = flips_of_options(
         options, sm_count, verdict.winner,
@@ -209,7 +211,7 @@ def _neither(account: str, headline: str, causes: Sequence[str]) -> Verdict:
     )
 
 
-def _with_clock(verdict: Verdict, options: Sequence[Option], sm_count: int | None) -> Verdict:
+def with_clock(verdict: Verdict, options: Sequence[Option], sm_count: int | None) -> Verdict:
     """The verdict with the clock's choice, and why it differs from the rule's."""
     times = {option.name: option.time_us for option in options if option.time_us is not None}
     if len(times) != len(options):
@@ -237,7 +239,8 @@ def _with_clock(verdict: Verdict, options: Sequence[Option], sm_count: int | Non
     cause = f"the rule counts the {format_bytes(saved)} that {winner.name} saves"
     if not saved:
         cause = "the rule sees equal bytes"
-    return replace(verdict, disagreement=f"{lead}: {cause}, the clock waits for something else")
+    other = winner.waits_for or "something else"
+    return replace(verdict, disagreement=f"{lead}: {cause}, the clock waits for {other}")
 
 
 def _flaw(option: Option, sm_count: int | None) -> str:

@@ -1,0 +1,90 @@
+"""Kernels whose ops share inputs but no grid: parts that run as block ranges side by side."""
+
+from __future__ import annotations
+
+from fuseledger.ledger.library_calls import Calls, Core
+from fuseledger.ledger.nest import Nest
+from fuseledger.ledger.price import Price, external_bytes
+
+
+def components(nest: Nest) -> list[tuple[int, ...]]:
+    """The parts of a kernel that run side by side, as block ranges of one grid.
+
+    Sinks that walk nested sets of axes share a part: their tiles are one grid. Sinks with axes of
+    their own on both sides (Q and K projections of one input) get a part each, and what they
+    share inside the kernel is computed in both.
+    """
+    if nest.is_declared:
+        return [nest.positions]
+    before: dict[int, list[int]] = {}
+    feeds: set[int] = set()
+    for edge in nest.edges:
+        before.setdefault(edge.consumer, []).append(edge.producer)
+        feeds.add(edge.producer)
+    parts: list[tuple[set[str], list[int]]] = []
+    for i in reversed(nest.positions):
+        if i in feeds:
+            continue
+        axes = {a.name for a in nest.ops[i].axes if a.size > 1}
+        for known, sinks in parts:
+            if axes <= known or known <= axes:
+                known |= axes
+                sinks.append(i)
+                break
+        else:
+            parts.append((axes, [i]))
+    if len(parts) == 1:
+        return [nest.positions]
+    return [_cone(sinks, before) for _, sinks in parts]
+
+
+def _cone(sinks: list[int], before: dict[int, list[int]]) -> tuple[int, ...]:
+    found: set[int] = set()
+    pending = list(sinks)
+    while pending:
+        i = pending.pop()
+        if i not in found:
+            found.add(i)
+            pending.extend(before.get(i, ()))
+    return tuple(sorted(found))
+
+
+def merge(nest: Nest, parts: list[tuple[int, ...]], prices: list[Price]) -> Price:
+    """Prices of components side by side: shared inputs are read once."""
+    shared = sum(p.read_bytes for p in prices) - sum(external_bytes(nest).values())
+    again = sum(nest.ops[i].flops + nest.ops[i].special_ops for part in parts for i in part)
+    again -= sum(op.flops + op.special_ops for op in nest.ops.values())
+    first = prices[0]
+    merged = Price(
+        tiles={n: t for p in prices for n, t in p.tiles.items()},
+        walks=max(p.walks for p in prices),
+        blocks=sum(p.blocks for p in prices),
+        read_bytes=sum(p.read_bytes for p in prices) - max(0, shared),
+        write_bytes=sum(nest.graph.tensors[name].bytes for name in nest.outputs),
+        partial_bytes=sum(p.partial_bytes for p in prices),
+        parts=max(p.parts for p in prices),
+        l2_bytes=sum(p.l2_bytes for p in prices),
+        special_ops=sum(p.special_ops for p in prices),
+        extra_flops=sum(p.extra_flops for p in prices) + again,
+        held=max(prices, key=lambda p: p.register_bytes).held,
+        staged_bytes=max(p.staged_bytes for p in prices),
+        shared_bytes=max(p.shared_bytes for p in prices),
+        register_bytes=max(p.register_bytes for p in prices),
+        stages=first.stages,
+        warps=max(p.warps for p in prices),
+        registers=max(p.registers for p in prices),
+        spill_bytes=max(p.spill_bytes for p in prices),
+        launches=1 + sum(p.launches - 1 for p in prices),
+        blocks_per_sm=min(p.blocks_per_sm for p in prices),
+        calls=_calls_side_by_side(prices),
+    )
+    for price in prices:
+        for key, flops in price.flops.items():
+            merged.flops[key] = merged.flops.get(key, 0.0) + flops
+    return merged
+
+
+def _calls_side_by_side(prices: list[Price]) -> Calls:
+    """Kernels that run as one grid are generated; the class is the first one's that has one."""
+    core: Core | None = next((p.calls.core for p in prices if p.calls.core), None)
+    return Calls(core, None, "a library computes one product a call" if core else "")

@@ -1,0 +1,109 @@
+"""The search over tiles, against every choice of tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+
+import pytest
+
+from fuseledger.clock.roofline import Roofline
+from fuseledger.devices import load
+from fuseledger.graph.builder import GraphBuilder
+from fuseledger.graph.graph import Graph
+from fuseledger.graph.view import View
+from fuseledger.graph.window import Window, convolution, pool
+from fuseledger.ledger.nest import analyse
+from fuseledger.ledger.price import Price
+from fuseledger.ledger.pricer import Pricer
+from fuseledger.ledger.tiles import TileLimits
+from fuseledger.planner.descent import Descent, Key
+from fuseledger.planner.plan import PlanOptions, new_search
+
+Build = Callable[[GraphBuilder], View]
+DEVICE = load("h100-sxm")
+CLOCK = Roofline(DEVICE)
+SMS = 132
+
+
+def skinny(b: GraphBuilder) -> View:
+    """128×128×16384: one tile of 128×128, unless k is split."""
+    x, w = b.input("x", (128, 16384), "fp16"), b.weight("w", (16384, 128), "fp16")
+    return b.contract("gemm", "mk,kn->mn", [x, w])
+
+
+def statistic(b: GraphBuilder, batch: int = 16, channels: int = 8) -> View:
+    """A convolution and the sums of its channels, whose rows are parts."""
+    x = b.input("x", (batch, channels, 64, 64), "fp32")
+    w = b.weight("w", (16, channels, 3, 3), "fp32")
+    y = convolution(b, x, w, [Window(kernel=3, before=1, after=1)] * 2)
+    (total,) = b.reduce("sum", [b.map("relu", [y])], [0, 2, 3], "sum")
+    return total
+
+
+def least_of_a_row(b: GraphBuilder) -> View:
+    """The least of each row, added to another axis: tiles of that axis compute the least again."""
+    x, bias = b.input("x", (1024, 8192), "fp32"), b.weight("bias", (8192, 1), "fp32")
+    (least,) = b.reduce("min", [x], [1], "min")
+    return b.map("add", [bias, least])
+
+
+def pooled(b: GraphBuilder) -> View:
+    """A pool in two axes, without a halo."""
+    x = b.input("x", (8, 16, 64, 64), "fp32")
+    return pool(b, b.map("exp", [x]), [Window(kernel=2, stride=2)] * 2, "max")
+
+
+def by_time(price: Price) -> Key:
+    """Fits; then time."""
+    return (len(price.vetoes), CLOCK.time(price).total_us)
+
+
+def by_bytes(price: Price) -> Key:
+    """Fits, covers the SMs, computes little again; then bytes."""
+    shortage = max(1.0, SMS / price.blocks)
+    return (len(price.vetoes), shortage, price.extra_flops, price.dram_bytes)
+
+
+@pytest.mark.parametrize("key", [by_time, by_bytes])
+@pytest.mark.parametrize("build", [skinny, statistic, least_of_a_row, pooled])
+def test_no_choice_of_tiles_is_better(build: Build, key: Callable[[Price], Key]) -> None:
+    """No tiles that are powers of two, or whole axes, cost 1 % less than those found."""
+    graph = graph_of(build)
+    pricer = Pricer(analyse(graph, tuple(range(len(graph.ops)))), DEVICE)
+    limits = TileLimits(pricer)
+    found, _ = Descent(
+        pricer=pricer, limits=limits, walks=1, sms=SMS, key=key, is_enough=lambda price: False
+    ).best()
+    nest = pricer.nest
+    best = min(
+        key(pricer.price(tiles))
+        for each in product(*(powers(nest.sizes[name]) for name in nest.open_axes))
+        if limits.allows(tiles := dict(zip(nest.open_axes, each, strict=True)))
+    )
+    assert found[:-1] == best[:-1]
+    assert found[-1] <= 1.01 * best[-1]
+
+
+def test_few_bytes_are_no_reason_to_be_slow() -> None:
+    """Where bytes are minimised, a statistic has as many parts as the machine needs: no plan is
+    twice as slow for the sake of a few kilobytes in 268 MB."""
+    graph = graph_of(lambda b: statistic(b, 256, 64))
+    group = tuple(range(len(graph.ops)))
+    fast = new_search(graph, DEVICE, PlanOptions(objective="time")).choose(group)
+    lean = new_search(graph, DEVICE, PlanOptions(objective="bytes")).choose(group)
+    assert lean.usable
+    assert lean.bytes <= 1.0001 * fast.bytes
+    assert lean.time_us <= 1.05 * fast.time_us
+
+
+def graph_of(build: Build) -> Graph:
+    """The graph of one output."""
+    b = GraphBuilder("test")
+    b.output(build(b), "out")
+    return b.finish()
+
+
+def powers(size: int) -> list[int]:
+    """Powers of two below the size, and the size."""
+    return [*(1 << k for k in range(size.bit_length()) if 1 << k < size), size]
