@@ -90,7 +90,8 @@ def measure(path: Path, device: Device, options: PlanOptions, *, greedy: bool) -
     if greedy:
         masks = greedy_groups(graph, planned.search)
         assert in_order(graph, masks)[0] is not None
-        cost = sum(planned.search.choose(tuple(bits(mask))).cost for mask in masks)
+        choices = [planned.search.choose(tuple(bits(mask))) for mask in masks]
+        cost = sum(choice.cost for choice in choices)
         ratio = cost / planned.partition.cost
         assert ratio > 1 - 1e-9, f"{path}: greedy merging is cheaper: {ratio:.4f}"
     return Row(

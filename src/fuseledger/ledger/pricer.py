@@ -62,6 +62,16 @@ class Pricer:
         return found
 
     @cached_property
+    def cone(self) -> frozenset[int]:
+        """Ops that must run again when carried tensors are walked twice."""
+        return cone(self.nest)
+
+    @cached_property
+    def rewalked(self) -> frozenset[str]:
+        """External tensors that one more walk over the carried tensors reads again."""
+        return rewalked(self.nest)
+
+    @cached_property
     def work_once(self) -> dict[str, float]:
         """Pipe → FLOPs of all ops, each computed once."""
         found: dict[str, float] = {}
@@ -74,16 +84,6 @@ class Pricer:
     def special_once(self) -> float:
         """Special operations of all ops, each computed once."""
         return sum(work.special_ops for work in self._work_of)
-
-    @cached_property
-    def cone(self) -> frozenset[int]:
-        """Ops that must run again when carried tensors are walked twice."""
-        return cone(self.nest)
-
-    @cached_property
-    def rewalked(self) -> frozenset[str]:
-        """External tensors that one more walk over the carried tensors reads again."""
-        return rewalked(self.nest)
 
     def regions(self, tiles: dict[str, int]) -> Regions:
         """Extent of every axis of every op inside one block: tiles, halos, or the whole axis.

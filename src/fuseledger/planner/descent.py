@@ -1,9 +1,10 @@
 """The search over tiles: descent from several starts, then a wider neighbourhood.
 
 Small tiles have the smallest footprint and the largest grid, so a nest that does not fit with the
-least tiles fits with none. From there each step doubles the tile (or halves the part of a reduced
-axis) that improves the objective most. Where that ends short of what no schedule can beat, other
-starts follow, and steps that halve any tile, take a whole axis, or trade one tile for another.
+least tiles fits with none, and is not searched. From there each step doubles the tile (or halves
+the part of a reduced axis) that improves the objective most. Where that ends short of what no
+schedule can beat, other starts follow, and steps that halve any tile, take a whole axis, or trade
+one tile for another.
 """
 
 from __future__ import annotations
@@ -39,6 +40,9 @@ class Descent:
     def best(self) -> tuple[Key, Price]:
         """The best price found."""
         least = self.limits.least()
+        smallest = self.pricer.price(least, walks=self.walks)
+        if smallest.vetoes:
+            return self.key(smallest), smallest
         if not self.pricer.contractions:
             _widen(self.pricer, least, self.sms * 4)
         key, found = self._walk(least, self._narrow)

@@ -277,6 +277,7 @@ class ScheduleSearch:
         ideal = Price(
             tiles={}, walks=1, blocks=self.device.sm_count or 1, read_bytes=pricer.read_bytes,
             write_bytes=pricer.write_bytes, flops=pricer.work_once, special_ops=pricer.special_once,
+            calls=pricer.calls,
         )  # fmt: skip
         bound_us = self.clock.time(ideal).total_us
         by_bytes = self.objective == "bytes"

@@ -76,7 +76,7 @@ def merge(nest: Nest, parts: list[tuple[int, ...]], prices: list[Price]) -> Pric
         spill_bytes=max(p.spill_bytes for p in prices),
         launches=1 + sum(p.launches - 1 for p in prices),
         blocks_per_sm=min(p.blocks_per_sm for p in prices),
-        calls=_calls(prices),
+        calls=_calls_side_by_side(prices),
     )
     for price in prices:
         for key, flops in price.flops.items():
@@ -84,7 +84,7 @@ def merge(nest: Nest, parts: list[tuple[int, ...]], prices: list[Price]) -> Pric
     return merged
 
 
-def _calls(prices: list[Price]) -> Calls:
+def _calls_side_by_side(prices: list[Price]) -> Calls:
     """Kernels that run as one grid are generated; the class is the first one's that has one."""
     core: Core | None = next((p.calls.core for p in prices if p.calls.core), None)
     return Calls(core, None, "a library computes one product a call" if core else "")

@@ -189,7 +189,7 @@ def _cut(cut: list[int], planned: Planned) -> CutPart:
 
 
 def _verdict(verdict: EdgeVerdict) -> VerdictPart:
-    possible = math.isfinite(verdict.bytes_delta) and math.isfinite(verdict.time_delta_us)
+    moved, longer_us = verdict.bytes_delta, verdict.time_delta_us
     return VerdictPart(
         edge=EdgePart(
             tensor=verdict.tensor, producer=verdict.producer, consumers=list(verdict.consumers)
@@ -199,8 +199,8 @@ def _verdict(verdict: EdgeVerdict) -> VerdictPart:
         account=verdict.account,
         reason=verdict.reason,
         runner_up=AlternativePart(
-            bytes_delta=int(verdict.bytes_delta) if possible else None,
-            time_delta_us=verdict.time_delta_us if possible else None,
+            bytes_delta=int(moved) if math.isfinite(moved) else None,
+            time_delta_us=longer_us if math.isfinite(longer_us) else None,
         ),
         flips=list(verdict.flips),
         rule=verdict.rule,

@@ -123,8 +123,6 @@ def clock_rows(time: TimePart, total_us: float) -> list[tuple[str, str, str]]:
          "the slowest: counts" if t is slowest else "hidden behind it")
         for t in sorted(time.terms, key=lambda term: -term.time_us)
     ]  # fmt: skip
-    if time.combine_us:
-        rows.append(("combine", time_words(time.combine_us), "counts: it waits for all parts"))
     rows.append(("latency", time_words(time.latency_us), "counts"))
     if time.combine_us:
         rows.append(("combine", time_words(time.combine_us), "counts"))
@@ -143,11 +141,13 @@ def verdict_lines(verdict: VerdictPart) -> list[str]:
     """Account and reason, what the other choice would cost, where the verdict flips."""
     other = "cut" if verdict.choice == "fused" else "fused"
     delta = verdict.runner_up
-    if delta.bytes_delta is None or delta.time_delta_us is None:
+    if delta.bytes_delta is None:
         price = f"{other}: impossible"
     else:
         moved = _more(bytes_words, delta.bytes_delta)
-        longer = _more(time_words, delta.time_delta_us)
+        longer = "does not fit"
+        if delta.time_delta_us is not None:
+            longer = _more(time_words, delta.time_delta_us)
         price = f"{other}: {moved}, {longer}"
     return [
         f"{verdict.account}: {verdict.reason}",

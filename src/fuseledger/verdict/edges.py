@@ -54,6 +54,7 @@ class EdgeVerdict:
     bytes_delta: float
     """Bytes of the other choice less bytes of this one; inf where it is impossible."""
     time_delta_us: float
+    """The same of its time; inf also where it does not fit, and so takes none."""
     flips: tuple[str, ...]
 
 
@@ -208,13 +209,15 @@ class _Judge:
         finding = self._opinion(merged, parts)
         bytes_delta = float(together.bytes - sum(c.bytes for c in apart))
         time_delta = together.time_us - sum(c.time_us for c in apart)
+        if "capacity" in vetoes:
+            time_delta = math.inf
         launches = together.launches - sum(c.launches for c in apart)
         launch_us = self.device.launch_us(self.planned.options.launch)
         flips = launch_flips(time_delta, launches, launch_us)
         account, words, more = self._why_cut(together, merged, parts, vetoes, lead, time_delta)
         flips = more or flips
         if self.solves:
-            flips += self._solved(merged, parts, parts, [merged])
+            flips += self._solved(merged, parts, parts, [merged], fits="capacity" not in vetoes)
         return replace(
             finding, account=account, reason=words, bytes_delta=bytes_delta,
             time_delta_us=time_delta, flips=tuple(dict.fromkeys(flips)),
@@ -318,17 +321,20 @@ class _Judge:
         return found
 
     def _solved(
-        self, merged: Group, parts: list[Group], chosen: list[Group], other: list[Group]
-    ) -> tuple[str, ...]:
-        """Flip points that take a search: bandwidths with the schedules as they are, and sizes."""
+        self, merged: Group, parts: list[Group], chosen: list[Group], other: list[Group],
+        *, fits: bool = True,
+    ) -> tuple[str, ...]:  # fmt: skip
+        """Flip points that are solved for: bandwidths with the schedules as they are, and sizes."""
         if any(self.graph.ops[i].kind != "loop" for i in merged):
             return ()
+        sizes = size_flips(self.search, merged, parts)
+        if not fits:
+            return sizes
         times = [
             [self.search.time(group, self._price(group)) for group in groups]
             for groups in (chosen, other)
         ]
-        flips = bandwidth_flips(times[0], times[1], self.device)
-        return flips + size_flips(self.search, merged, parts)
+        return bandwidth_flips(times[0], times[1], self.device) + sizes
 
 
 _ORDER = ("legality", "capacity", "epilogue", "parallelism")

@@ -6,6 +6,7 @@ the figure is moved, both options are searched or timed again, and the change is
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from fuseledger.clock.time import Time
@@ -53,7 +54,7 @@ def launch_flips(gain_us: float, launches: int, now_us: float) -> tuple[str, ...
 
     `gain_us` and `launches` are what the other option takes more than the chosen one.
     """
-    if not launches or gain_us < 0:
+    if not launches or not 0 <= gain_us < math.inf:
         return ()
     value = now_us - gain_us / launches
     if value <= 0:
