@@ -142,7 +142,7 @@ def enumerate_candidates(
     found = _shifted(growth.found, firsts)
     if growth.cut_short:
         _, merged = merge_pairs(graph, growth.near, cost, max_ops=limits.max_ops, deadline=deadline)
-        found.update(merged)
+        found = merged | found
     return Candidates(found, growth.cut_short)
 
 
