@@ -53,7 +53,7 @@ def merge_pairs(
         others = dict.fromkeys(home[i] for i in bits(around & ~mask))
         return [(min(mask, other), max(mask, other)) for other in others]
 
-    gains = {pair: 0.0 for mask in now for pair in pairs_of(mask)}
+    gains: dict[Pair, float] = {pair: 0.0 for mask in now for pair in pairs_of(mask)}
     for a, b in gains:
         gains[a, b] = gain(a | b, now[a] + now[b])
     while gains and time.monotonic() < deadline:
@@ -65,7 +65,7 @@ def merge_pairs(
             continue
         now[a | b] = ever[a | b] = now.pop(a) + now.pop(b) - saved
         home.update((i, a | b) for i in bits(a | b))
-        gains = {pair: each for pair, each in gains.items() if not {a, b} & set(pair)}
+        gains = {(c, d): each for (c, d), each in gains.items() if not {a, b} & {c, d}}
         for one, two in pairs_of(a | b):
             gains[one, two] = gain(one | two, now[one] + now[two])
     return sorted(now), ever
