@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from graphs import random_graph
+
 from fuseledger.devices import load
 from fuseledger.graph import compose
 from fuseledger.graph.builder import GraphBuilder
 from fuseledger.graph.graph import Graph
 from fuseledger.graph.structure import signature
+from fuseledger.ledger.kernel import check_legal
 from fuseledger.planner.bits import bits
-from fuseledger.planner.candidates import Limits, enumerate_candidates, units
-from fuseledger.planner.plan import PlanOptions, make_plan
+from fuseledger.planner.bound import in_order
+from fuseledger.planner.candidates import Limits, enumerate_candidates, neighbours, units
+from fuseledger.planner.merging import merge_pairs
+from fuseledger.planner.plan import PlanOptions, candidate_cost, make_plan, new_search
 
 
 def epilogue(length: int) -> Graph:
@@ -55,12 +60,28 @@ def test_growth_by_units_finds_what_growth_by_ops_finds() -> None:
 
 
 def test_equal_slices_cost_the_same_wherever_they_start() -> None:
-    """Ops on steps 3 and 5 of a sequence are alike; on one step twice, and on two, they are not."""
+    """Ops on steps 3 and 5 of a sequence are alike; pairs are, where they are as far apart."""
     b = GraphBuilder("slices")
     x = b.input("x", (8, 256), "fp16")
     steps = [b.slice(x, 0, i, 1) for i in range(8)]
-    for i in (3, 5, 3):
+    for i in (3, 5, 3, 5, 7):
         b.output(b.map("relu", [steps[i]]), f"y{len(b.ops)}")
     graph = b.finish()
     assert signature(graph, (0,)) == signature(graph, (1,))
+    assert signature(graph, (0, 1)) == signature(graph, (3, 4))
     assert signature(graph, (0, 2)) != signature(graph, (0, 1))
+    assert signature(graph, (0, 4)) != signature(graph, (0, 1))
+
+
+def test_where_growth_is_cut_short_the_plan_is_no_dearer_than_merging() -> None:
+    """With one structure allowed, what greedy pair merging finds is still among the candidates."""
+    graph = random_graph(5, 24)
+    search = new_search(graph, load("h100-sxm"), PlanOptions())
+    limits = Limits(structures=1, per_step=0)
+    planned = make_plan(graph, load("h100-sxm"), PlanOptions(limits=limits))
+    assert not planned.partition.optimal
+    masks, ever = merge_pairs(
+        graph, neighbours(graph), lambda group: candidate_cost(search, group), max_ops=10
+    )
+    check_legal(graph, [tuple(bits(m)) for m in in_order(graph, masks)[0] or []])
+    assert planned.partition.cost <= sum(ever[mask] for mask in masks) * (1 + 1e-9)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from fuseledger.graph.graph import Graph
 
 Shift = tuple[str, tuple[int, ...]]
-"""A tensor and the offsets at which a slice of it is read."""
+"""A tensor and where a slice of it starts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,8 @@ class Structure:
     tensors: tuple[str, ...]
     """Tensor names in order of first use."""
     shifts: tuple[Shift, ...]
-    """Slices read or written, in order of first use: where they start changes no figure, which
-    of them are the same slice may."""
+    """Slices of tensors that are read or written: where all of them start changes no figure, where
+    they start beside each other may."""
     leaves: tuple[frozenset[int] | None, ...]
     """For each result its readers, or None where it leaves the graph."""
 
@@ -38,8 +38,15 @@ def structures(graph: Graph) -> tuple[Structure, ...]:
     kinds: dict[object, int] = {}
     found: list[Structure] = []
     outputs = frozenset(graph.outputs)
+    sliced = {
+        access.tensor
+        for op in graph.ops
+        for access in (*op.reads, *op.writes)
+        if any(start_of(graph, op, access))
+    }
     for op in graph.ops:
-        shape, axes, tensors, shifts = _shape(graph, op)
+        shape, axes, tensors, starts = _shape(graph, op)
+        shifts = [(name, start) for name, start in starts if name in sliced]
         kind = kinds.setdefault(shape, len(kinds))
         leaves = tuple(
             None if w.tensor in outputs else frozenset(graph.consumers.get(w.tensor, ()))
@@ -53,7 +60,7 @@ def signature(graph: Graph, positions: Sequence[int]) -> object:
     """Equal for sets of ops that differ in names alone: as kernels they cost the same."""
     axes: dict[str, int] = {}
     tensors: dict[str, int] = {}
-    shifts: dict[Shift, int] = {}
+    starts: dict[str, tuple[int, ...]] = {}
     inside = frozenset(positions)
     found: list[object] = []
     for i in positions:
@@ -61,22 +68,22 @@ def signature(graph: Graph, positions: Sequence[int]) -> object:
         found.append(each.kind)
         found += [axes.setdefault(name, len(axes)) for name in each.axes]
         found += [tensors.setdefault(name, len(tensors)) for name in each.tensors]
-        found += [shifts.setdefault(shift, len(shifts)) for shift in each.shifts]
+        for tensor, offsets in each.shifts:
+            start = starts.setdefault(tensor, offsets)
+            found += [offset - first for offset, first in zip(offsets, start, strict=True)]
         found += [readers is not None and readers <= inside for readers in each.leaves]
     return tuple(found)
 
 
-def shift_of(graph: Graph, op: Op, access: Access) -> Shift | None:
-    """The slice that an access starts at, or None where it starts at 0 or is no plain slice.
+def start_of(graph: Graph, op: Op, access: Access) -> tuple[int, ...]:
+    """Where the slice that an access reads starts; 0 along what is no slice.
 
     A slice lies inside its tensor: padding is another matter, whose offset changes the work.
     """
-    tensor = graph.tensors[access.tensor]
-    offsets = tuple(
+    return tuple(
         index.offset if _is_inside(index, op.sizes, axis.size) else 0
-        for axis, index in zip(tensor.axes, access.index, strict=True)
+        for axis, index in zip(graph.tensors[access.tensor].axes, access.index, strict=True)
     )
-    return (access.tensor, offsets) if any(offsets) else None
 
 
 def _is_inside(index: Index, sizes: Mapping[str, int], size: int) -> bool:
@@ -86,18 +93,17 @@ def _is_inside(index: Index, sizes: Mapping[str, int], size: int) -> bool:
     return low >= 0 and high < size
 
 
-def _shape(graph: Graph, op: Op) -> tuple[object, dict[str, int], dict[str, int], dict[Shift, int]]:
+def _shape(graph: Graph, op: Op) -> tuple[object, dict[str, int], dict[str, int], list[Shift]]:
     axes: dict[str, int] = {}
     tensors: dict[str, int] = {}
-    shifts: dict[Shift, int] = {}
+    starts: list[Shift] = []
 
     def axis(name: str) -> int:
         return axes.setdefault(name, len(axes))
 
     def access(a: Access) -> tuple[object, ...]:
         tensor = graph.tensors[a.tensor]
-        shift = shift_of(graph, op, a)
-        moved = shift[1] if shift else (0,) * len(a.index)
+        starts.append((a.tensor, start_of(graph, op, a)))
         coordinates = tuple(
             (
                 axis(dim.name),
@@ -108,11 +114,10 @@ def _shape(graph: Graph, op: Op) -> tuple[object, dict[str, int], dict[str, int]
                 index.lookup,
                 tuple((axis(name), stride) for name, stride in index.terms),
             )
-            for dim, index, start in zip(tensor.axes, a.index, moved, strict=True)
+            for dim, index, start in zip(tensor.axes, a.index, starts[-1][1], strict=True)
         )
         number = tensors.setdefault(a.tensor, len(tensors))
-        slice_ = None if shift is None else shifts.setdefault(shift, len(shifts))
-        return number, slice_, tensor.dtype, tensor.role == "output", coordinates
+        return number, tensor.dtype, tensor.role == "output", coordinates
 
     shape = (
         op.kind,
@@ -129,4 +134,4 @@ def _shape(graph: Graph, op: Op) -> tuple[object, dict[str, int], dict[str, int]
         op.body,
         tuple(sorted(op.attributes.items())) if op.kind == "declared" else (),
     )
-    return shape, axes, tensors, shifts
+    return shape, axes, tensors, starts

@@ -8,6 +8,7 @@ a time: of the groups on a cycle at least one must go.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import sys
 import time
@@ -102,6 +103,8 @@ def improve(
     while True:
         left = deadline - time.monotonic()
         chosen, bound = solver.solve(left) if left > 0 else (None, lower)
+        if bound == math.inf:  # no plan at all: those cut off were dearer than the one known
+            return Integer(lower=known, groups=None, cost=known, closed=True)
         lower = max(lower, min(bound, known))
         if chosen is None:
             return Integer(lower=lower, groups=None, cost=known, closed=False)
@@ -237,9 +240,14 @@ class _Solver:
             self.model.changeColIntegrality(column, kind)
 
     def solve(self, time_limit_s: float) -> tuple[list[int] | None, float]:
-        """(columns of the optimum, or None where time or nodes ran out; a lower bound)."""
+        """(columns of the optimum, or None where time or nodes ran out; a lower bound).
+
+        The bound is infinite where there is no plan.
+        """
         self.model.setOptionValue("time_limit", self.model.getRunTime() + time_limit_s)
         self.model.run()
+        if self.model.getModelStatus() == self.kinds.HighsModelStatus.kInfeasible:
+            return None, math.inf
         bound: float = self.model.getInfo().mip_dual_bound
         if self.model.getModelStatus() != self.kinds.HighsModelStatus.kOptimal:
             return None, bound

@@ -16,6 +16,7 @@ from itertools import pairwise
 
 from fuseledger.graph.graph import Graph
 from fuseledger.planner.bits import bits
+from fuseledger.planner.merging import merge_pairs
 from fuseledger.planner.partition import Reach
 from fuseledger.planner.repeats import (
     SIBLINGS,
@@ -138,7 +139,11 @@ def enumerate_candidates(
     grouped = [mask for mask in units(graph) if not mask & ~seen_once]
     if time.monotonic() < deadline and (len(grouped) < seen_once.bit_count() or not whole):
         growth.run(grouped, barriers, stop=False)
-    return Candidates(_shifted(growth.found, firsts), growth.cut_short)
+    found = _shifted(growth.found, firsts)
+    if growth.cut_short:
+        _, merged = merge_pairs(graph, growth.near, cost, max_ops=limits.max_ops, deadline=deadline)
+        found = merged | found
+    return Candidates(found, growth.cut_short)
 
 
 class _Growth:

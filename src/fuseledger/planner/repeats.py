@@ -7,9 +7,11 @@ those of the first such window, shifted.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fuseledger.graph.graph import Graph
 from fuseledger.graph.op import Access
-from fuseledger.graph.structure import Shift, shift_of
+from fuseledger.graph.structure import Shift, start_of
 
 WINDOW = 48
 """Ops that a candidate may span where regions repeat: two transformer layers."""
@@ -50,7 +52,7 @@ def _signatures(graph: Graph, window: int) -> list[int]:
     numbers: dict[object, int] = {}
     last_axis: dict[str, tuple[int, int]] = {}
     last_reader: dict[str, int] = {}
-    last_slice: dict[Shift, int] = {}
+    last_start: dict[str, tuple[int, ...]] = {}
     outputs = set(graph.outputs)
     marks: list[int] = []
 
@@ -63,18 +65,21 @@ def _signatures(graph: Graph, window: int) -> list[int]:
 
         def access(a: Access, i: int = i) -> tuple[object, ...]:
             tensor = graph.tensors[a.tensor]
-            shift = shift_of(graph, graph.ops[i], a)
+            near = back(i, last_reader.get(a.tensor))
+            start = start_of(graph, graph.ops[i], a)
+            before = last_start.get(a.tensor, start)
             return (
                 back(i, graph.producer.get(a.tensor)),
-                back(i, last_reader.get(a.tensor)),
+                near,
                 tensor.role == "weight" or len(graph.consumers[a.tensor]) > SIBLINGS,
                 is_widely_read(graph, a.tensor),
                 graph.consumers[a.tensor][0] == i,
-                shift and back(i, last_slice.get(shift)),
+                near and tuple(one - two for one, two in zip(start, before, strict=True)),
             )
 
         mark = (
             graph.structures[i].kind,
+            _apart(graph.structures[i].shifts),
             joins_many(graph, i),
             tuple(_axis_back(last_axis, axis.name, i, window) for axis in op.axes),
             tuple(access(a) for a in op.reads),
@@ -91,10 +96,17 @@ def _signatures(graph: Graph, window: int) -> list[int]:
             last_axis[name] = (i, k)
         for a in op.reads:
             last_reader[a.tensor] = i
-            shift = shift_of(graph, op, a)
-            if shift is not None:
-                last_slice[shift] = i
+            last_start[a.tensor] = start_of(graph, op, a)
     return marks
+
+
+def _apart(shifts: Sequence[Shift]) -> tuple[tuple[int, ...], ...]:
+    """How far an op's slices of one tensor start from the first of them."""
+    first: dict[str, tuple[int, ...]] = {}
+    return tuple(
+        tuple(a - b for a, b in zip(start, first.setdefault(name, start), strict=True))
+        for name, start in shifts
+    )
 
 
 def _axis_back(
