@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from fuseledger.clock import library_features, library_fit
-from fuseledger.clock.library_features import Features, Setting
+from fuseledger.clock.library_features import FeatureRule, Features, Setting
 from fuseledger.clock.library_kernel import LibraryKernel
 from fuseledger.devices import Device
 from fuseledger.validate.corpus import Measured
@@ -38,6 +38,31 @@ def no_conv_surface() -> None:
         return {}
 
     library_features._COMPUTE["conv"] = flat
+
+
+def no_cells() -> None:
+    """Only the smooth part of the convolutions' surface."""
+    library_features._cells = lambda shape, device: iter(())
+
+
+def no_layout() -> None:
+    """Row-major convolutions turn nothing, and copies to channels last are streams like others."""
+    library_features._layout = lambda kernel: {"conv.layout": -30.0}
+    library_features._fused = _without("fused.transposes", library_features._fused)
+    library_features._STREAM["fused"] = library_features._fused
+
+
+def _without(feature: str, rule: FeatureRule) -> FeatureRule:
+    def ruled(kernel: LibraryKernel, device: Device) -> Features:
+        return {name: value for name, value in rule(kernel, device).items() if name != feature}
+
+    return ruled
+
+
+def no_arguments() -> None:
+    """A compiled call costs the same however many tensors it is handed."""
+    parts = library_features.host_parts
+    library_fit.host_parts = lambda kernels, setting: parts(kernels, replace(setting, arguments=0))
 
 
 def no_quantisation() -> None:
@@ -69,6 +94,8 @@ def one_launch_cost() -> None:
 ABLATIONS: dict[str, Patch | None] = {
     "everything": None, "without L2 residency": no_residency,
     "without the convolution surface": no_conv_surface,
+    "without its cells": no_cells, "without layouts of convolutions": no_layout,
+    "without the host's cost of arguments": no_arguments,
     "without GEMM quantisation and edges": no_quantisation,
     "without walks of reductions and norms": no_walks,
     "one host cost a launch": one_launch_cost,
@@ -100,7 +127,7 @@ def main(folder: str) -> None:
 
 
 def _errors(rows: Sequence[Measured]) -> list[str]:
-    predicted = by_problem(rows)
+    predicted = by_problem(rows).times_us
     found: list[str] = []
     for sizes in ("v0.1", "v0 "):
         for mode in ("eager", "compile-default"):

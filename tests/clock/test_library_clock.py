@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 
 from fuseledger.clock.library import ClassError, Fit, error_of, library_time, load_fit
-from fuseledger.clock.library_features import Setting, over
+from fuseledger.clock.library_features import (
+    Setting,
+    host_parts,
+    kernel_terms,
+    over,
+    saturating_blocks,
+)
 from fuseledger.clock.library_fit import PRIORS, Row, design_of, fit, predict, prior_of
 from fuseledger.clock.library_kernel import LibraryKernel, Stream
 from fuseledger.clock.residency import dram_and_l2_bytes, resident_shares
@@ -131,3 +137,61 @@ def test_over_is_zero_from_the_top_up() -> None:
     """`over(top, value)` is log(top/value) below the top, else nothing."""
     assert over(8, 2) == pytest.approx(math.log(4))
     assert over(8, 8) == over(8, 99) == 0
+
+
+def test_a_slower_memory_needs_fewer_blocks() -> None:
+    """Bandwidth over 8 B per clock and block: 239 on an H100 SXM (1.755 GHz), 43 on an L40S."""
+    assert saturating_blocks(load("h100-sxm")) == pytest.approx(
+        3350 / (8 * load("h100-sxm").require("clock_mhz") / 1e3), rel=0.01
+    )
+    assert saturating_blocks(load("l40s")) == pytest.approx(864 / (8 * 2.52), rel=0.01)
+
+
+def test_a_board_short_of_power_is_slow_at_fp32_products() -> None:
+    """The feature is log(10 W / board power per TFLOP/s): 0.96 on an L40S, nothing on an A100."""
+    gemm = LibraryKernel(
+        name="gemm", op="mm", kind="gemm", reads=(), writes=(), flops=1e12, pipe="fp32",
+        shape={"m": 4096, "n": 4096, "k": 4096, "batch": 1, "transposed": 0},
+    )  # fmt: skip
+
+    def short(device: str) -> float:
+        terms = kernel_terms(gemm, (0.0, 0.0), _setting(device=load(device)))
+        (compute,) = [term for term in terms if term.role == "compute"]
+        return compute.features.get("gemm.power", 0.0)
+
+    assert short("l40s") == pytest.approx(math.log(10 / (350 / 91.6)), rel=0.01)
+    assert short("a100-sxm-80") == 0.0
+
+
+def test_a_row_major_convolution_turns_its_operands() -> None:
+    """A layout term of input and output read and written; none where they lie channels last."""
+    shape = {
+        "batch": 1.0, "channels_in": 64.0, "channels_out": 64.0, "groups": 1.0, "rank": 2.0,
+        "window": 9.0, "spatial": 4096.0, "stride": 1.0, "dilation": 1.0, "transposed": 0.0,
+        "depthwise": 0.0, "x_bytes": 300e6, "y_bytes": 200e6, "even": 1.0,
+    }  # fmt: skip
+
+    def roles(**given: float) -> dict[str, float]:
+        conv = LibraryKernel(
+            name="conv", op="conv", kind="conv", reads=(), writes=(), flops=1e9, pipe="tf32",
+            shape={**shape, **given},
+        )  # fmt: skip
+        return {t.role: t.base_us for t in kernel_terms(conv, (0.0, 0.0), _setting())}
+
+    assert roles()["layout"] == pytest.approx(2 * 500e6 / (0.89 * 3350e3), rel=0.01)
+    assert "layout" not in roles(channels_last=1.0)
+
+
+def test_an_eager_call_costs_the_floor_of_its_host() -> None:
+    """The constant of an eager call has no coefficient: only its launches have."""
+    (_, constant), *launches = host_parts([_pass("x", "y", MB)], _setting(host="somewhere"))
+    assert constant == {}
+    assert all("host.launch:eager" in features for _, features in launches)
+
+
+def test_a_compiled_call_pays_for_each_argument() -> None:
+    """Nine tensors handed over are nine units; eager mode checks none."""
+    compiled = host_parts([_pass("x", "y", MB)], _setting(mode="compile-default", arguments=9))
+    assert [n for n, f in compiled if "host.argument:compiled" in f] == [9.0]
+    eager = host_parts([_pass("x", "y", MB)], _setting(arguments=9))
+    assert not any("argument" in name for _, features in eager for name in features)

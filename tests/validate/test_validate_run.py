@@ -146,7 +146,7 @@ def test_a_wrong_csv_is_one_clear_line(tmp_path: Path, content: str, message: st
 
 def test_a_folder_without_times_is_refused(tmp_path: Path) -> None:
     """It says what is missing."""
-    with pytest.raises(CorpusError, match=r"holds no times\.csv"):
+    with pytest.raises(CorpusError, match=r"holds neither times\.csv"):
         read_corpus(tmp_path)
 
 
@@ -155,3 +155,21 @@ def test_decisions_are_read_with_their_formulas(corpus: Path) -> None:
     found = read_corpus(corpus / "decisions" / "dev.jsonl")
     assert len(found.rows) % 2 == 0
     assert found.skipped["compares two implementations, no fusion"] == 30
+
+
+def test_bars_keep_what_they_promise(report: dict[str, Any]) -> None:
+    """Of all times 80 % or more lie within the bar of nine in ten, taken from other folds."""
+    (whole,) = [entry for entry in report["calibration"] if entry["class"] == "all"]
+    assert 0.8 <= whole["within_90_bar"] <= 0.97
+
+
+def test_plots_are_written_beside_the_report(tmp_path: Path) -> None:
+    """An SVG of the times; without folds there is no calibration to show."""
+    pytest.importorskip("matplotlib")
+    table = tmp_path / "mine.csv"
+    table.write_text('source,device,time_us\n"relu(x[4096,4096])",h100-sxm,25\n')
+    out = str(tmp_path / "report.json")
+    wanted = ["--format", "json", "-o", out, "--plots", str(tmp_path)]
+    assert run(["validate", str(table), *wanted]) == 0
+    assert "<svg" in (tmp_path / "times.svg").read_text()
+    assert not (tmp_path / "calibration.svg").exists()

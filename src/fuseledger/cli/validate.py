@@ -15,13 +15,17 @@ import click
 @click.option("--all", "everything", is_flag=True, help="Every device with every class.")
 @click.option("--write-fit", metavar="FILE", type=click.Path(path_type=Path),
               help="Write the coefficients fitted on all rows.")  # fmt: skip
+@click.option("--plots", metavar="FOLDER", type=click.Path(path_type=Path, file_okay=False),
+              help="Write times.svg and calibration.svg there (extra `report`).")  # fmt: skip
 def command(
-    corpus: Path, format_: str, output: str | None, everything: bool, write_fit: Path | None
-) -> None:
+    corpus: Path, format_: str, output: str | None, everything: bool, write_fit: Path | None,
+    plots: Path | None,
+) -> None:  # fmt: skip
     """Predictions against measured times, out of fold.
 
-    CORPUS is a folder of KernelBench graphs and times.csv, a .jsonl of decisions, or a CSV with
-    columns source, device, time_us.
+    CORPUS is a folder of KernelBench graphs and times.csv, a checkout of KernelBench (whose Python
+    files are then run, on tensors without data), a .jsonl of decisions, or a CSV with columns
+    source, device, time_us.
     """
     from fuseledger.cli.options import deliver
     from fuseledger.cli.terminal import page
@@ -38,6 +42,13 @@ def command(
 
         packed = msgspec.json.format(msgspec.json.encode(result.fit), indent=1).decode()
         deliver(packed + "\n", str(write_fit))
+    if plots is not None:
+        from fuseledger.report.validation_plots import validation_plots
+
+        drawn = validation_plots(result)
+        plots.mkdir(parents=True, exist_ok=True)
+        for name, svg in drawn.items():
+            deliver(svg, str(plots / name))
     if format_ == "json":
         text = validation_json(result)
     elif format_ == "md":

@@ -23,8 +23,8 @@ BLOCK_BYTES_PER_CLOCK = 8.0
 SERIAL_STEP_US = 0.5
 """One dependent access to DRAM, in a kernel of one warp that waits for each."""
 WATTS_PER_TFLOP = 10.0
-"""fp32 products take about so many watts a TFLOP/s: an H100 SXM, at 10.4 W a TFLOP/s of its peak, holds
-its clock in them, an H100 PCIe, at 6.9, does not (37 of 51 TFLOP/s at 350 W)."""
+"""fp32 products take about so many watts a TFLOP/s: an H100 SXM, at 10.4 W a TFLOP/s of its peak,
+holds its clock in them, an H100 PCIe, at 6.9, does not (37 of 51 TFLOP/s at 350 W)."""
 GEMM_TILE = 128
 """Side of the usual cuBLAS tile."""
 

@@ -24,7 +24,7 @@ machines."""
 STEPS = 14
 
 HOST_FIXED_US, HOST_LAUNCH_US = 15.0, 5.0
-"""Where the host's constants start from; together they are the floor of one eager call, 11–30 µs."""
+"""Where the host's constants start from; together the floor of one eager call, 11–30 µs."""
 
 REFERENCE_FLOOR_US = 20.0
 """Floor of one eager call on the host that those constants are for; others scale with theirs."""
@@ -256,7 +256,7 @@ PRIORS: dict[str, Prior] = {
     "*": Prior(0.0, 0.3),
     "@": Prior(0.0, 0.15),
     ".": Prior(0.0, 0.4),
-    "host": Prior(0.0, 0.5), "host@": Prior(0.0, 0.1), 
+    "host": Prior(0.0, 0.5), "host@": Prior(0.0, 0.1),
     "host.launch:eager": Prior(0.0, 0.2), "host.pointwise:eager": Prior(0.0, 0.2),
     "host.conv:eager": Prior(1.2, 0.5),
     "host.batch_norm:eager": Prior(1.2, 0.5), "host.inner:eager": Prior(0.0, 0.3),
@@ -269,7 +269,8 @@ PRIORS: dict[str, Prior] = {
     "layer_norm.fill": Prior(0.7, 0.4), "layer_norm.short": Prior(0.9, 0.3),
     "attention.wide": Prior(0.7, 0.5), "conv.layout": Prior(0.0, 0.3),
     "conv.cell": Prior(0.0, 0.4), "conv.cell@": Prior(0.0, 0.2),
-    "conv.layout.pointwise": Prior(-3.0, 1.0), "conv.depthwise": Prior(1.0, 1.0), "softmax.fill": Prior(0.7, 0.4),
+    "conv.layout.pointwise": Prior(-3.0, 1.0), "conv.depthwise": Prior(1.0, 1.0),
+    "softmax.fill": Prior(0.7, 0.4),
     "reduce.fill": Prior(0.0, 0.3), "reduce.outer_fill": Prior(0.0, 0.1),
     "softmax.outer_fill": Prior(0.0, 0.1), "batch_norm.outer_fill": Prior(0.0, 0.1),
     "compute.depthwise@compiled": Prior(1.0, 1.0), "launch": Prior(0.0, 0.15),

@@ -95,8 +95,9 @@ def read_module(
 def _composites(torch: Any) -> Any:
     """The decompositions that the dispatcher itself applies: of ops that no backend implements."""
     table = torch.export.default_decompositions()
+    dispatched: Any = torch._C._dispatch_has_kernel_for_dispatch_key
     for op in list(table):
-        if not torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd"):
+        if not dispatched(op.name(), "CompositeImplicitAutograd"):
             table.pop(op)
     return table
 
@@ -104,8 +105,8 @@ def _composites(torch: Any) -> Any:
 def read_problem(path: Path) -> AtenGraph:
     """A problem of KernelBench as the calls that eager PyTorch dispatches.
 
-    Runs the file, which defines `Model`, `get_init_inputs` and `get_inputs`, on fake tensors. Raises
-    SourceError, naming the file, for whatever goes wrong there.
+    Runs the file, which defines `Model`, `get_init_inputs` and `get_inputs`, on fake tensors.
+    Raises SourceError, naming the file, for whatever goes wrong there.
     """
     _require_torch()
     program = getattr(_imported(path, "get_inputs"), "__globals__", {})
@@ -117,9 +118,7 @@ def read_problem(path: Path) -> AtenGraph:
         return program["Model"](*program["get_init_inputs"]()), tuple(program["get_inputs"]())
 
     module, inputs, keywords = _checked(str(path), _called_on_fakes(str(path), factory))
-    return read_module(
-        module, inputs, keywords, name=path.stem, source=str(path), dispatched=True
-    )
+    return read_module(module, inputs, keywords, name=path.stem, source=str(path), dispatched=True)
 
 
 def read_program(program: Any, *, name: str, source: str) -> AtenGraph:

@@ -223,8 +223,8 @@ def _adaptive_pool(call: Call) -> None:
     x = call.tensors["self"]
     window = x.elements / max(call.out.elements, 1)
     call.launch(f"{call.node.packet} kernel", "pool", [x], list(call.outputs), flops=x.elements,
-                window=window, rank=2.0, stride=window, index=float(len(call.outputs) > 1), dilated=0.0,
-                results=float(call.out.elements))  # fmt: skip
+                window=window, rank=2.0, stride=window, index=float(len(call.outputs) > 1),
+                dilated=0.0, results=float(call.out.elements))  # fmt: skip
 
 
 _ITERATOR = Entry(_pointwise, "cuda/Loops.cuh, TensorIterator: one kernel, each operand once")

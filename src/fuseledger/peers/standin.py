@@ -38,8 +38,8 @@ SPLIT_ROWS, SPLIT_LENGTH = 264, 8192
 """A reduction along memory longer than `SPLIT_LENGTH` is split over blocks where it has fewer rows
 than two an SM, of 132 (`ir.py`, `Reduction.num_splits`, `inner_reduction_splits`)."""
 SPLIT_COLUMNS, SPLIT_DEPTH = 33_792, 256
-"""One across memory deeper than `SPLIT_DEPTH` where it has fewer columns than two blocks of 128 an SM
-(`outer_reduction_splits`)."""
+"""One across memory deeper than `SPLIT_DEPTH` where it has fewer columns than two blocks of 128 an
+SM (`outer_reduction_splits`)."""
 LAYOUT_SPEEDUP = {"grouped": 1.358, "small": 0.783, "in_out": 0.725, "default": 0.823}
 """Time of a kind of convolution channels last, of row-major (`graph.py`, `decide_layout_opt`)."""
 

@@ -58,8 +58,9 @@ def read_checkout(folder: Path) -> Corpus:
                     corpus.skip(f"{path.parent.name}/{path.name}, {key}: mode or level not priced")
                     continue
                 run = Run(
-                    SIZES, level, file.partition("_")[0], timing.hardware, path.parent.name, mode, ""
-                )
+                    SIZES, level, file.partition("_")[0], timing.hardware, path.parent.name, mode,
+                    "",
+                )  # fmt: skip
                 times.setdefault(run, []).append(timing.mean)
                 names[run] = file.removesuffix(".py")
 

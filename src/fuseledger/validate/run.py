@@ -14,7 +14,13 @@ from fuseledger.clock.library import Fit, load_fit
 from fuseledger.clock.library_fit import PRIORS, Prior, fit, prior_of
 from fuseledger.validate.corpus import Corpus, CorpusError, Measured
 from fuseledger.validate.folds import LeftOut, by_device, by_problem, fold_of, naive_us, weights_of
-from fuseledger.validate.score import Score, calibration, class_errors, scores
+from fuseledger.validate.score import (
+    Score,
+    calibration,
+    calibration_curves,
+    class_errors,
+    scores,
+)
 
 SHIPPED_DEVIATION = 0.5
 """Share of a prior's deviation that remains once a shipped fit has set its mean."""
@@ -34,6 +40,16 @@ class Worst:
     """(kernel, µs), the longest first."""
 
 
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One row as a plot shows it."""
+
+    class_: str
+    mode: str
+    measured_us: float
+    predicted_us: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validation:
     """Everything that a report of a corpus shows."""
@@ -49,6 +65,9 @@ class Validation:
     protocol: str
     fit: Fit | None
     """Coefficients fitted on all rows, with the out-of-fold error of every class."""
+    points: list[Point]
+    curves: dict[str, list[tuple[float, float]]]
+    """Class → (share that a bar promises, share of times within it); bars from other folds."""
 
 
 def read_corpus(path: Path) -> Corpus:
@@ -92,7 +111,7 @@ def validate(path: Path, *, leave_device_out: bool = True) -> Validation:
         return Validation(
             corpus=str(path), rows=scores(measured, priced, naive), device_out=[], calibration=[],
             worst=_worst(measured, priced, None), skipped=corpus.skipped, notes=corpus.notes,
-            protocol=protocol, fit=None,
+            protocol=protocol, fit=None, points=_points(measured, priced), curves={},
         )  # fmt: skip
     left_out = by_problem(rows, priors)
     priced = np.array([m.priced_us for m in measured[len(rows) :]])
@@ -109,6 +128,10 @@ def validate(path: Path, *, leave_device_out: bool = True) -> Validation:
         ),
         worst=_worst(measured, predicted, left_out), skipped=corpus.skipped, notes=corpus.notes,
         protocol=protocol, fit=_fit_on_all(rows, left_out, priors, path),
+        points=_points(measured, predicted),
+        curves=calibration_curves(
+            rows, left_out.times_us, [fold_of(m.problem) for m in rows]
+        ),
     )  # fmt: skip
 
 
@@ -133,6 +156,14 @@ def _start(measured: Sequence[Measured]) -> tuple[Mapping[str, Prior], str]:
         for name in names
     }  # fmt: skip
     return start, f"{folds}, from the shipped fit, which has seen none of these problems"
+
+
+def _points(measured: Sequence[Measured], predicted: Any) -> list[Point]:
+    times: list[float] = predicted.tolist()
+    return [
+        Point(m.class_, m.setting.mode, m.time_us, time)
+        for m, time in zip(measured, times, strict=True)
+    ]
 
 
 def _worst(

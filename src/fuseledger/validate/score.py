@@ -146,3 +146,35 @@ def calibration(
     for class_, hits in sorted(inside.items()):
         half, most = zip(*hits, strict=True)
         yield class_, len(hits), sum(half) / len(hits), sum(most) / len(hits)
+
+
+PROMISES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+"""Shares of times that bars are made to hold, for the calibration curves."""
+SHOWN_ROWS = 40
+"""Classes with fewer rows have no curve of their own."""
+
+
+def calibration_curves(
+    measured: Sequence[Measured], predicted: Array, parts: Sequence[int]
+) -> dict[str, list[tuple[float, float]]]:
+    """Class → (promised share, share within): bars are quantiles of the class in other folds."""
+    errors: Array = np.abs(np.log(predicted / np.array([m.time_us for m in measured])))
+    fold: Array = np.array(parts)
+    keys: Array = np.array([f"{m.class_}:{m.setting.mode}" for m in measured])
+    within: Array = np.zeros((len(errors), len(PROMISES)))
+    for key, part in sorted({(str(k), int(f)) for k, f in zip(keys, fold, strict=True)}):
+        held: Array = (keys == key) & (fold == part)
+        rest: Array = (keys == key) & (fold != part)
+        if not rest.any():
+            rest = fold != part
+        if rest.any():
+            bars: Array = np.quantile(errors[rest], PROMISES)
+            within[held] = errors[held][:, None] <= bars
+    classes: Array = np.array([m.class_ for m in measured])
+    curves: dict[str, list[tuple[float, float]]] = {}
+    for class_ in ("all", *sorted({m.class_ for m in measured})):
+        rows: Array = np.ones(len(errors), dtype=bool) if class_ == "all" else classes == class_
+        if class_ == "all" or rows.sum() >= SHOWN_ROWS:
+            shares: list[float] = within[rows].mean(axis=0).tolist()
+            curves[class_] = list(zip(PROMISES, shares, strict=True))
+    return curves
