@@ -91,7 +91,8 @@ def table(size: int, cells: dict[tuple[str, tuple[int, int], int], list[str]]) -
     """Registers + bytes of stack of a thread, and occupancy: a row a kernel, a column a target."""
     targets = [str(target_of(load_device(name))) for name in DEVICES]
     lines = [
-        f"| cut | {size}³ fp16, Triton {compiler_version()} | tile | warps | {' | '.join(targets)} |",
+        f"| cut | {size}³ fp16 (Triton {compiler_version()}) | tile | warps "
+        f"| {' | '.join(targets)} |",
         f"|---|---|---|---|{'---|' * len(targets)}",
     ]
     for (source, tile, warps), found in cells.items():
