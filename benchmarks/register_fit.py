@@ -93,7 +93,8 @@ def rows() -> list[Row]:
         stack = int(cells["stack"]) or spilled
         row = Row(
             case, device, model.unit(block, case.warps),
-            model.amounts(block, case.warps, owning=owning), registers, registers, spilled > IMMATERIAL,
+            model.amounts(block, case.warps, owning=owning), registers, registers,
+            spilled > IMMATERIAL,
         )  # fmt: skip
         if row.spills:
             row.needed = row.limit + stack / 4

@@ -42,7 +42,7 @@ def test_a_plan_that_the_compiler_confirms_stays() -> None:
 
 
 def test_a_spill_changes_warps_or_tiles_before_it_cuts() -> None:
-    """Where only the chosen number of warps spills, the ops stay together under another schedule."""
+    """Where only the chosen number of warps spills, the ops stay together under another one."""
     (before,) = make_plan(GRAPH, DEVICE).kernels
     found = _plan(lambda kernel: 20_000 if kernel.warps == before.price.warps else 0)
     (ledger,) = found.planned.kernels
