@@ -7,7 +7,7 @@ nothing: that is L2's business. Edges count as they are, so that the sum is exac
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations, product
@@ -208,7 +208,7 @@ class TiledLoads:
                     box.append(self._coordinates(i, index, size, where, tiles))
             if tuple(box) not in boxes:
                 boxes.append(tuple(box))
-        return _union(boxes)
+        return _union(tuple(boxes))
 
     def _walked(
         self, i: int, axis: str, where: Mapping[str, int], tiles: Mapping[str, int]
@@ -231,7 +231,9 @@ class TiledLoads:
         self, i: int, index: Index, size: int, where: Mapping[str, int], tiles: Mapping[str, int]
     ) -> Points:
         """Coordinates inside `[0, size)` that an index of op `i` takes in one block."""
-        walked = [(self._walked(i, axis, where, tiles), stride) for axis, stride in index.terms]
+        walked = tuple(
+            (self._walked(i, axis, where, tiles), stride) for axis, stride in index.terms
+        )
         return coordinates(walked, index.offset, index.divisor, size)
 
 
@@ -256,16 +258,17 @@ def _window_sum(
     )
     total = 0
     for where in walk:
-        ranges = [
+        ranges = tuple(
             (range(at * tile, min(extent, (at + 1) * tile)), stride)
             for at, (stride, extent, tile) in zip(where, terms, strict=True)
-        ]
+        )
         total += len(coordinates(ranges, offset, divisor, size))
     return total if blocks <= POSITIONS_MAX else total * blocks
 
 
+@lru_cache(maxsize=1 << 14)
 def coordinates(
-    terms: Sequence[tuple[Points, int]], offset: int, divisor: int, size: int
+    terms: tuple[tuple[Points, int], ...], offset: int, divisor: int, size: int
 ) -> Points:
     """Values of (Σ stride·point + offset) / divisor that are whole and inside `[0, size)`."""
     if any(not points for points, _ in terms):
@@ -286,7 +289,8 @@ def coordinates(
     return frozenset(v // divisor for v in sums if v % divisor == 0 and 0 <= v // divisor < size)
 
 
-def _union(boxes: list[tuple[Points, ...]]) -> int:
+@lru_cache(maxsize=1 << 14)
+def _union(boxes: tuple[tuple[Points, ...], ...]) -> int:
     """Elements of a union of boxes, by inclusion and exclusion."""
     if len(boxes) == 1:
         return prod(map(len, boxes[0]))
