@@ -132,9 +132,10 @@ def _walks(body: list[ast.stmt]) -> Iterator[ast.For]:
     for each in body:
         if isinstance(each, ast.For):
             inner = [child for child in each.body if isinstance(child, ast.For)]
-            if _stores(each) != stores:
+            is_grids = stores > 0 and _stores(each) == stores
+            if not is_grids:
                 yield each
-            if _stores(each) == stores or len(inner) > 1:
+            if is_grids or len(inner) > 1:
                 yield from _walks(each.body)
 
 
