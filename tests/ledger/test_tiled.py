@@ -64,6 +64,6 @@ def test_a_slice_and_its_neighbour_are_loaded_once():
 
 def test_coordinates_of_gaps_and_phases():
     """Strides beyond a window leave gaps; a divisor takes the whole quotients alone."""
-    assert set(coordinates([(range(3), 4), (range(2), 1)], 0, 1, 100)) == {0, 1, 4, 5, 8, 9}
-    assert set(coordinates([(range(6), 1)], 1, 2, 100)) == {1, 2, 3}
-    assert set(coordinates([(range(4), 1), (range(3), -1)], 0, 1, 3)) == {0, 1, 2}
+    assert set(coordinates(((range(3), 4), (range(2), 1)), 0, 1, 100)) == {0, 1, 4, 5, 8, 9}
+    assert set(coordinates(((range(6), 1),), 1, 2, 100)) == {1, 2, 3}
+    assert set(coordinates(((range(4), 1), (range(3), -1)), 0, 1, 3)) == {0, 1, 2}

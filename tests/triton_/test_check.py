@@ -5,6 +5,9 @@ from pathlib import Path
 import pytest
 from planned import ATTENTION, CHAIN, CONV, LAYER_NORM, RMS_NORM_GEMM, SOFTMAX, planned
 
+from fuseledger.devices import load as load_device
+from fuseledger.frontends.source import load
+from fuseledger.planner.plan import plan_of_groups
 from fuseledger.triton import check, emit
 from fuseledger.triton.check import Checked, check_graphs, check_kernels
 from fuseledger.triton.shrink import shrink
@@ -24,6 +27,10 @@ def _all_checked(sources: list[str], dtype: str) -> dict[str, list[Checked]]:
     return dict(zip(sources, check_graphs(pairs), strict=True))
 
 
+CHAIN_OF_THREE = (
+    load("relu(gelu(tanh(x[64,64])))", dtype="fp16", dims={}),
+    load_device("h100-sxm"),
+)
 PLANS = [CHAIN, SOFTMAX, LAYER_NORM, RMS_NORM_GEMM, ATTENTION, CONV]
 STRUCTURES = [
     "x[64,100] * y[100] + z[64,1] | tanh",
@@ -109,10 +116,12 @@ def test_a_crash_fails_one_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def broken(kernels: list[emit.EmittedKernel], summary: str) -> str:
         text = honest(kernels, summary)
-        return text.replace("tl.store(rms", "tl.no_such_thing(rms")
+        return text.replace("tl.store(gelu", "tl.no_such_thing(gelu")
 
     monkeypatch.setattr(check, "module_source", broken)
-    assert [each.outcome for each in _checked(RMS_NORM_GEMM)] == ["fail", "pass"]
+    plan = plan_of_groups(*CHAIN_OF_THREE, [(0,), (1,), (2,)])
+    found = check_kernels(plan.graph, [(k.name, k.kernel) for k in plan.kernels])
+    assert [each.outcome for each in found] == ["pass", "fail", "pass"]
 
 
 def test_small_shapes_keep_windows() -> None:

@@ -56,11 +56,11 @@ def test_compile_reports_modelled_and_compiled(
 
 
 def test_what_cannot_be_emitted_is_a_missing_figure() -> None:
-    """A scan has no row of figures but a reason, and fails nothing."""
+    """A barrier has no row of figures but a reason, and fails nothing."""
     done = CliRunner().invoke(
-        check_numerics, ["cumsum(x[64,128])", "--format", "json"], standalone_mode=False
+        check_numerics, ["sort(x[64,128])", "--format", "json"], standalone_mode=False
     )
     assert done.return_value == 0
     (kernel,) = json.loads(done.stdout)["kernels"]
     assert kernel["outcome"] == "cannot emit"
-    assert "scan" in kernel["reason"]
+    assert "barrier" in kernel["reason"]

@@ -36,6 +36,21 @@ def test_a_loop_inside_the_grids_own_is_a_walk() -> None:
     assert walks.get(8, 0) == 0
 
 
+def test_loops_side_by_side_in_a_loop_are_walks() -> None:
+    """A statistic and its reader inside one loop walk their tensor twice."""
+    lines = [
+        "def kernel(x_ptr, y_ptr):",
+        "    for o in range(2):",
+        "        for i in range(3):",
+        "            a += tl.load(x_ptr + i)",
+        "        for i in range(3):",
+        "            b += a * tl.load(x_ptr + i)",
+        "    tl.store(y_ptr, b)",
+    ]
+    walks = walks_of("\n".join(lines))
+    assert len({walks[2], walks[4], walks[6]}) == 3
+
+
 def test_philox_is_that_of_its_authors() -> None:
     """Known answer of Philox 4x32-10 for key 0 and counter 0: 0x6627e8d5 first."""
     pytest.importorskip("numpy")

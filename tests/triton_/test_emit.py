@@ -61,23 +61,26 @@ def test_the_grid_is_the_ledgers() -> None:
             assert blocks == ledger.accounts["parallelism"].value
 
 
-def test_a_scan_cannot_be_emitted() -> None:
-    """A running sum has no code yet, and says so."""
-    plan = planned("cumsum(x[64,128])")
-    with pytest.raises(CannotEmit, match="is a scan"):
-        emit_kernel(plan.graph, plan.kernels[0].kernel)
+def test_a_position_over_a_split_axis_cannot_be_emitted() -> None:
+    """Parts of an argmax lack the values that would merge them."""
+    plan = planned("argmax(x[40,4096], axis=1)")
+    (ledger,) = plan.kernels
+    (axis,) = plan.graph.ops[0].reduces
+    schedule = Schedule(axes=((axis, AxisSchedule("split", 4)),))
+    with pytest.raises(CannotEmit, match="parts of argmax cannot be merged"):
+        emit_kernel(plan.graph, Kernel(ops=ledger.kernel.ops, schedule=schedule))
 
 
 def test_a_missing_kernel_is_named_in_the_package() -> None:
     """The launcher of a plan with a kernel that has no code lists it and refuses to run."""
-    plan = planned("cumsum(x[64,128])")
+    plan = planned("sort(x[64,128])")
     emissions = emit_plan(plan.graph, plan.kernels)
     files = package_files(
-        plan.graph, emissions, source="cumsum(x[64,128])", dtype="fp16", dims={}, ledger_json="{}"
+        plan.graph, emissions, source="sort(x[64,128])", dtype="fp16", dims={}, ledger_json="{}"
     )
     scope: dict[str, Any] = {}
     text = files["launcher.py"].replace("import torch\n", "")
     exec(compile(text, "launcher.py", "exec"), scope)
     assert len(scope["MISSING"]) == 1
-    with pytest.raises(NotImplementedError, match="scan"):
+    with pytest.raises(NotImplementedError, match="barrier"):
         scope["run"]({})

@@ -7,7 +7,7 @@ nothing: that is L2's business. Edges count as they are, so that the sum is exac
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations, product
@@ -21,8 +21,8 @@ from fuseledger.ledger.nest import Nest
 Points = frozenset[int] | range
 """Coordinates along one axis or dimension."""
 
-POSITIONS_MAX = 1 << 14
-"""Blocks along the axes of one tensor beyond which edges are no longer looked at one by one."""
+POSITIONS_MAX = 1 << 12
+"""Blocks along one window beyond which edges are no longer looked at one by one."""
 BOXES_MAX = 8
 """Reads of one tensor by different maps beyond which the largest stands for their union."""
 
@@ -103,21 +103,29 @@ class TiledLoads:
         self, name: str, reads: list[tuple[int, Access]]
     ) -> list[tuple[tuple[int, ...], frozenset[str]]]:
         """The tensor's dimensions in groups that no grid axis joins, with their grid axes."""
-        groups: list[tuple[tuple[int, ...], frozenset[str]]] = []
-        same = all(access.index == reads[0][1].index for _, access in reads)
+        groups: list[tuple[tuple[int, ...], frozenset[str], bool]] = []
         for dim in range(len(reads[0][1].index)):
             drivers = frozenset(
                 axis for i, access in reads for axis in self._drivers(i, access, dim)
             )
-            joined = (dim,)
-            apart: list[tuple[tuple[int, ...], frozenset[str]]] = []
-            for dims, others in groups:
-                if others & drivers or not same:
+            joined, differs = (dim,), self._differs(reads, dim)
+            apart: list[tuple[tuple[int, ...], frozenset[str], bool]] = []
+            for dims, others, other_differs in groups:
+                if others & drivers or (differs and other_differs):
                     joined, drivers = dims + joined, drivers | others
+                    differs |= other_differs
                 else:
-                    apart.append((dims, others))
-            groups = [*apart, (joined, drivers)]
-        return groups
+                    apart.append((dims, others, other_differs))
+            groups = [*apart, (joined, drivers, differs)]
+        return [(dims, drivers) for dims, drivers, _ in groups]
+
+    def _differs(self, reads: list[tuple[int, Access]], dim: int) -> bool:
+        """Whether the reads of one tensor may take other coordinates along a dimension."""
+        first = reads[0][1].index[dim]
+        if any(access.index[dim] != first for _, access in reads):
+            return True
+        bounded = any((i, axis) in self._bounds for i, _ in reads for axis, _ in first.terms)
+        return bounded and len({i for i, _ in reads}) > 1
 
     def _drivers(self, i: int, access: Access, dim: int) -> Iterable[str]:
         """Grid axes on which depends where op `i` reads a dimension."""
@@ -139,19 +147,20 @@ class TiledLoads:
     def _summed(
         self, name: str, dims: tuple[int, ...], axes: tuple[str, ...], tiles: Mapping[str, int]
     ) -> int:
-        """Σ over the blocks along `axes` of the elements that each loads along `dims`."""
+        """Σ over the blocks along `axes` of the elements that each loads along `dims`.
+
+        Where a tile follows from several reads or from producers' halos, and an axis has more than
+        three blocks, one inside stands for all but the first and the last.
+        """
         sizes = self._nest.sizes
         window = self._window(name, dims, tiles)
         if window is not None:
             return _window_sum(*window)
-        counts = [-(-sizes[axis] // tiles[axis]) for axis in axes]
-        if prod(counts) > POSITIONS_MAX:  # every block like the first whole one inside
-            inside = {axis: min(1, count - 1) for axis, count in zip(axes, counts, strict=True)}
-            return prod(counts) * self._in_block(name, dims, inside, tiles)
-        return sum(
-            self._in_block(name, dims, dict(zip(axes, where, strict=True)), tiles)
-            for where in product(*map(range, counts))
-        )
+        total = 0
+        for where in product(*(_blocks(-(-sizes[axis] // tiles[axis])) for axis in axes)):
+            at = {axis: block for axis, (block, _) in zip(axes, where, strict=True)}
+            total += prod(weight for _, weight in where) * self._in_block(name, dims, at, tiles)
+        return total
 
     def _window(
         self, name: str, dims: tuple[int, ...], tiles: Mapping[str, int]
@@ -199,7 +208,7 @@ class TiledLoads:
                     box.append(self._coordinates(i, index, size, where, tiles))
             if tuple(box) not in boxes:
                 boxes.append(tuple(box))
-        return _union(boxes)
+        return _union(tuple(boxes))
 
     def _walked(
         self, i: int, axis: str, where: Mapping[str, int], tiles: Mapping[str, int]
@@ -222,8 +231,17 @@ class TiledLoads:
         self, i: int, index: Index, size: int, where: Mapping[str, int], tiles: Mapping[str, int]
     ) -> Points:
         """Coordinates inside `[0, size)` that an index of op `i` takes in one block."""
-        walked = [(self._walked(i, axis, where, tiles), stride) for axis, stride in index.terms]
+        walked = tuple(
+            (self._walked(i, axis, where, tiles), stride) for axis, stride in index.terms
+        )
         return coordinates(walked, index.offset, index.divisor, size)
+
+
+def _blocks(count: int) -> list[tuple[int, int]]:
+    """(block, how many it stands for) along one axis: first, last, and one for all between."""
+    if count <= 3:
+        return [(block, 1) for block in range(count)]
+    return [(0, 1), (count // 2, count - 2), (count - 1, 1)]
 
 
 @lru_cache(maxsize=1 << 14)
@@ -233,19 +251,24 @@ def _window_sum(
     """Σ over blocks of the coordinates that each takes: terms are (stride, size, tile)."""
     counts = [-(-extent // tile) for _, extent, tile in terms]
     blocks = prod(counts)
-    walk = product(*map(range, counts)) if blocks <= POSITIONS_MAX else [[min(1, c - 1) for c in counts]]
+    walk = (
+        product(*map(range, counts))
+        if blocks <= POSITIONS_MAX
+        else [[min(1, c - 1) for c in counts]]
+    )
     total = 0
     for where in walk:
-        ranges = [
+        ranges = tuple(
             (range(at * tile, min(extent, (at + 1) * tile)), stride)
             for at, (stride, extent, tile) in zip(where, terms, strict=True)
-        ]
+        )
         total += len(coordinates(ranges, offset, divisor, size))
     return total if blocks <= POSITIONS_MAX else total * blocks
 
 
+@lru_cache(maxsize=1 << 14)
 def coordinates(
-    terms: Sequence[tuple[Points, int]], offset: int, divisor: int, size: int
+    terms: tuple[tuple[Points, int], ...], offset: int, divisor: int, size: int
 ) -> Points:
     """Values of (Σ stride·point + offset) / divisor that are whole and inside `[0, size)`."""
     if any(not points for points, _ in terms):
@@ -263,12 +286,11 @@ def coordinates(
     sums = {offset}
     for points, stride in terms:
         sums = {value + stride * point for value in sums for point in points}
-    return frozenset(
-        v // divisor for v in sums if v % divisor == 0 and 0 <= v // divisor < size
-    )
+    return frozenset(v // divisor for v in sums if v % divisor == 0 and 0 <= v // divisor < size)
 
 
-def _union(boxes: list[tuple[Points, ...]]) -> int:
+@lru_cache(maxsize=1 << 14)
+def _union(boxes: tuple[tuple[Points, ...], ...]) -> int:
     """Elements of a union of boxes, by inclusion and exclusion."""
     if len(boxes) == 1:
         return prod(map(len, boxes[0]))
@@ -277,6 +299,8 @@ def _union(boxes: list[tuple[Points, ...]]) -> int:
     total = 0
     for count in range(1, len(boxes) + 1):
         for members in combinations(boxes, count):
-            sides = (frozenset(first).intersection(*rest) for first, *rest in zip(*members, strict=True))
+            sides = (
+                frozenset(first).intersection(*rest) for first, *rest in zip(*members, strict=True)
+            )
             total += prod(map(len, sides)) if count % 2 else -prod(map(len, sides))
     return total

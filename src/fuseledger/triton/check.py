@@ -43,6 +43,9 @@ UNIT_ROUNDOFF: dict[str, float] = {
 SMALL = EmitOptions(loop_points=32, step_bytes=64, block_elements=64, whole_depth=16)
 """So that small shapes loop where the planned ones do."""
 TIMEOUT_S = 120.0
+"""Processor time that the interpreter may take for one kernel."""
+PATIENCE = 10.0
+"""Times as much that may pass on a busy machine before the interpreter counts as hung."""
 LARGEST_INTEGER = 100
 """Random integers that nothing is looked up by are smaller."""
 SAFETY = 8.0
@@ -311,7 +314,7 @@ def _interpret(folders: list[Path], timeout_s: float) -> None:
     """Run the folders in one process; after a crash or a hang, the rest in another."""
     pending = folders
     while pending:
-        limit = timeout_s * (1 + len(pending))
+        limit = PATIENCE * timeout_s * (1 + len(pending))
         environment = {**os.environ, "TRITON_INTERPRET": "1"}
         arguments = [f"{timeout_s}", *map(str, pending)]
         command = [sys.executable, "-m", "fuseledger.triton.interpret", *arguments]

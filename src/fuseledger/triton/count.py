@@ -1,8 +1,9 @@
 """Bytes that Triton's interpreter really loads and stores, masked lanes excluded.
 
 A block counts every element of a tensor once a walk: what it loads again in the same walk comes
-from its registers, shared memory or L1. A walk is an outermost loop; a loop around every store is
-the grid's own walk and no other. What is *requested* counts every lane of every load.
+from its registers, shared memory or L1. A walk is an outermost loop, or one of several loops side
+by side in it; a loop around every store is the grid's own walk and no other. What is *requested*
+counts every lane of every load.
 """
 
 from __future__ import annotations
@@ -103,11 +104,12 @@ class Counter:
 def walks_of(source: str) -> dict[int, int]:
     """Line → number of the walk that it belongs to, for the lines inside one."""
     found: dict[int, int] = {}
+    number = 0
     for function in ast.parse(source).body:
         if isinstance(function, ast.FunctionDef):
             for body in _parts(function.body):
                 for loop in _walks(body):
-                    number = len(found) + 1
+                    number += 1
                     last = loop.end_lineno or loop.lineno
                     found |= dict.fromkeys(range(loop.lineno, last + 1), number)
     return found
@@ -124,14 +126,17 @@ def _parts(body: list[ast.stmt]) -> Iterator[list[ast.stmt]]:
 
 
 def _walks(body: list[ast.stmt]) -> Iterator[ast.For]:
-    """Outermost loops, without those around every store."""
+    """Outermost loops, and the loops inside one that stand side by side; a loop around every
+    store is none."""
     stores = sum(map(_stores, body))
     for each in body:
         if isinstance(each, ast.For):
-            if _stores(each) == stores:
-                yield from _walks(each.body)
-            else:
+            inner = [child for child in each.body if isinstance(child, ast.For)]
+            is_grids = stores > 0 and _stores(each) == stores
+            if not is_grids:
                 yield each
+            if is_grids or len(inner) > 1:
+                yield from _walks(each.body)
 
 
 def _stores(node: ast.AST) -> int:

@@ -91,18 +91,18 @@ def _keep_conditions() -> None:
 
 
 def main(limit_s: float, folders: list[str]) -> None:
-    """Run every folder's kernel, each under a time limit."""
+    """Run every folder's kernel, each under a limit of processor time."""
     os.environ["TRITON_INTERPRET"] = "1"
     _keep_conditions()
-    signal.signal(signal.SIGALRM, _give_up)
+    signal.signal(signal.SIGPROF, _give_up)
     for folder in folders:
-        signal.setitimer(signal.ITIMER_REAL, limit_s)
+        signal.setitimer(signal.ITIMER_PROF, limit_s)
         try:
             run_folder(Path(folder))
         except Exception as error:
             (Path(folder) / "error.txt").write_text(_words(error, limit_s))
         finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 class _TooLong(Exception):
@@ -115,9 +115,12 @@ def _give_up(*_: object) -> None:
 
 def _words(error: Exception, limit_s: float) -> str:
     """The error in one line, with its cause."""
-    cause = error.__cause__ or error.__context__
-    if isinstance(error, _TooLong) or isinstance(cause, _TooLong):
-        return f"{TOO_LONG} {limit_s:.0f} s"
+    chain: list[BaseException] = [error]
+    while (before := chain[-1].__cause__ or chain[-1].__context__) is not None:
+        chain.append(before)
+    if any(isinstance(each, _TooLong) for each in chain):
+        return f"{TOO_LONG} {limit_s:.0f} s of processor time"
+    cause = chain[-1] if len(chain) > 1 else None
     text = f"{type(error).__name__}: {error}".splitlines()
     return (text[0] if text else "error") + (f" ({type(cause).__name__}: {cause})" if cause else "")
 

@@ -93,7 +93,7 @@ def _placed(ledger: KernelLedger) -> list[str]:
     if not held:
         return []
     names = ", ".join(held)
-    return [f"planned in shared memory: {names}; Triton places tiles itself, and may spill this one"]
+    return [f"planned in shared memory: {names}; Triton places tiles itself, and may spill them"]
 
 
 def _account_line(name: str, account: Account) -> str:

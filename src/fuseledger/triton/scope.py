@@ -91,6 +91,8 @@ class Scope:
     lines: list[str | Scope] = field(default_factory=list["str | Scope"])
     known: dict[object, Text] = field(default_factory=dict[object, Text])
     """What is computed in this block already: by its text, or by the tensor it is."""
+    taken: set[str] = field(default_factory=set[str])
+    """A loop's own indices, which no loop inside may assign."""
 
     def render(self, indent: int = 1) -> Iterator[str]:
         """The lines, indented."""

@@ -115,6 +115,7 @@ def walking(
     points = str(total) if is_even else walk.count
     walk = replace(walk, first=start, seen=seen, left=f"{points} - {seen}")
     scope = Scope(w.depth + 1, header)
+    scope.taken.add(start)
     w.scopes.append(scope)
     try:
         if scalar:
@@ -170,8 +171,7 @@ def _bounds(w: Writer, group: Group) -> tuple[str, str]:
 
 def _vector(w: Writer, axis: str, lanes: int) -> str:
     key = (axis, lanes)
-    in_use = {found.name for found in w.variables.values() if found.depth}
-    if key not in w.vectors or w.vectors[key] in in_use:
+    if key not in w.vectors or any(w.vectors[key] in scope.taken for scope in w.scopes):
         w.vectors[key] = w.names.new(axis.lower())
     return w.vectors[key]
 
@@ -188,6 +188,8 @@ def _vectors(w: Writer, group: Group, first: str, overruns: bool) -> None:
     else:
         name = _vector(w, group.name, group.lanes)
     conditions = ((name, end),) if overruns else ()
+    if w.depth:
+        w.scopes[-1].taken.add(name)
     w.line(f"{name} = {wide}")
     _digits(w, group, name, group.name, conditions)
 
@@ -210,6 +212,8 @@ def _digits(
         if axis in w.ranges:
             text = f"{w.ranges[axis].begin} + {text}"
         name = _vector(w, axis, group.lanes if owner else 1)
+        if w.depth:
+            w.scopes[-1].taken.add(name)
         w.line(f"{name} = {text}")
         w.variables[axis] = Variable(name, w.depth, owner, conditions)
 
