@@ -41,6 +41,7 @@ from peers_page import page
 MODELS = Path(__file__).parents[1] / "examples" / "models.py"
 NAMES = ("llama3_8b_block", "llama3_8b_block_decode", "bert_base", "resnet50", "vit_b16")
 """Models of the comparison."""
+NOT_ASKED = "not asked"
 ANSWERS = {"torch": 3, "jax": 1}
 """Raised where the code that asks a compiler, or reads its answer, changes what is kept."""
 
@@ -63,6 +64,7 @@ class Entry:
     floor_bytes: int = 0
     cells: dict[str, Cell] = field(default_factory=dict[str, Cell])
     failures: dict[str, str] = field(default_factory=dict[str, str])
+    not_asked: list[str] = field(default_factory=list[str])
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,7 @@ class Asker:
     device: Device
     time_limit_s: float
     cache: Path
+    kept_only: bool
     inductor_process: Worker
     xla_process: Worker
 
@@ -79,6 +82,7 @@ class Asker:
         """TorchInductor's default plan."""
         asked = repr((program.aten or program.graph, device_properties(self.device)))
         return self._kept(
+            "inductor",
             _key("torch", asked),
             lambda: inductor_plan(
                 source, self.device, time_limit_s=self.time_limit_s, worker=self.inductor_process
@@ -89,16 +93,19 @@ class Asker:
         """XLA's plan."""
         asked = repr((program.graph.ops, program.graph.tensors, target_config(self.device)))
         return self._kept(
+            "xla",
             _key("jax", asked),
             lambda: xla_plan(
                 source, self.device, time_limit_s=self.time_limit_s, worker=self.xla_process
             ),
         )
 
-    def _kept(self, key: str, ask: Callable[[], PeerPlan]) -> PeerPlan:
+    def _kept(self, name: str, key: str, ask: Callable[[], PeerPlan]) -> PeerPlan:
         path = self.cache / f"{key}.json"
         if path.exists():
             return msgspec.json.decode(path.read_bytes(), type=PeerPlan)
+        if self.kept_only:
+            return PeerPlan(name=name, version=None, status="unavailable", reason=NOT_ASKED)
         plan = ask()
         if plan.status != "timeout":
             self.cache.mkdir(parents=True, exist_ok=True)
@@ -128,6 +135,8 @@ def measure(name: str, source: str, asker: Asker) -> Entry:
         if plan.status == "planned":
             us = price(program, plan, fastest).time_us
             entry.cells[plan.name] = Cell(plan.launches, plan.bytes, us, plan.seconds)
+        elif plan.reason == NOT_ASKED:
+            entry.not_asked.append(plan.name)
         else:
             entry.failures[plan.name] = f"{plan.status}: {plan.reason}"
     return entry
@@ -163,6 +172,7 @@ def main() -> None:
     parser.add_argument("--device", default="h100-sxm")
     parser.add_argument("--only", default="", help="graphs whose name starts with this")
     parser.add_argument("--time-limit", type=float, default=300.0, help="seconds a peer may take")
+    parser.add_argument("--kept-only", action="store_true", help="ask nobody: the answers so far")
     parser.add_argument("--cache", type=Path, default=Path.home() / ".cache/fuseledger/peers")
     given = parser.parse_args()
     listed = list(sources(given.folders, models=given.models, only=given.only))
@@ -170,7 +180,7 @@ def main() -> None:
     console = Console(stderr=True)
     device = load(given.device)
     with inductor_worker() as inductor, xla_worker() as xla:
-        asker = Asker(device, given.time_limit, given.cache, inductor, xla)
+        asker = Asker(device, given.time_limit, given.cache, given.kept_only, inductor, xla)
         for section, name, source in track(listed, "planning", console=console):
             entry = measure(name, source, asker)
             sections.setdefault(section, []).append(entry)

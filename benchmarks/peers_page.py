@@ -45,12 +45,13 @@ class Entry(Protocol):
     floor_bytes: int
     cells: Mapping[str, Cell]
     failures: Mapping[str, str]
+    not_asked: Sequence[str]
 
 
 PREFACE = """# What the compilers would do
 
-Made by one command, `python benchmarks/peers.py FOLDER … --models -o docs/comparison.md`; how each
-plan is come by is told in [peers.md](peers.md). No GPU was used. For {device}: TorchInductor of
+Made by one command, `python benchmarks/peers.py FOLDER … [--models] -o docs/comparison.md`; how
+each plan is come by is told in [peers.md](peers.md). No GPU was used. For {device}: TorchInductor of
 torch {torch}, XLA of jax {jax}. Bytes are each system's own count of the kernels that it would
 launch, each buffer once each way; those of eager PyTorch come from our table of its kernels.
 
@@ -84,7 +85,9 @@ def _answers(entries: Sequence[Entry]) -> str:
     lines = ["## Who answers", ""]
     for name in COMPILERS:
         found = sum(name in entry.cells for entry in entries)
-        lines.append(f"- {TITLES[name]}: {found} of {len(entries)} graphs")
+        asked = sum(name not in entry.not_asked for entry in entries)
+        rest = f"; {len(entries) - asked} more were not asked yet" if asked < len(entries) else ""
+        lines.append(f"- {TITLES[name]}: {found} of {asked} graphs{rest}")
     failed = [(e.name, plan, why) for e in entries for plan, why in e.failures.items()]
     lines += [f"- without an answer: {name}, {plan}: {why}" for name, plan, why in failed]
     return "\n".join([*lines, ""])

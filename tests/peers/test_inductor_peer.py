@@ -232,3 +232,11 @@ def test_a_published_layer_norm_is_the_kernel_of_an_a100(tmp_path: Path) -> None
         "'num_reduction': 4", "'tiling_scores': {'x': 0, 'r0_': 25169920}",
     ):  # fmt: skip
         assert words in kernel.source
+
+
+def test_a_tracers_own_attention_is_pytorchs(corpus: Path) -> None:
+    """Level 1's problem 97 keeps attention whole under short operand names: one library call."""
+    path = next(corpus.glob("kernelbench/v0.1/level1/097_*.json"))
+    plan = inductor_plan(str(path), load("h100-sxm"))
+    assert (plan.status, plan.reason) == ("planned", None)
+    assert [kernel.kind for kernel in plan.kernels] == ["extern"]

@@ -22,6 +22,8 @@ from fuseledger.peers.attention import Attention
 
 PACKETS = frozenset({"scaled_dot_product_attention", "kb.sdpa"})
 """Calls of PyTorch's attention; the second is a tracer's name for it."""
+LONG_NAMES = {"q": "query", "k": "key", "v": "value"}
+"""The tracer's names of the operands → ATen's."""
 HALF = frozenset({"fp16", "bf16"})
 
 
@@ -89,7 +91,8 @@ def _bias(
     graph: Any, aten: Any, mask: Any, node: AtenNode, known: Mapping[str, Value], dtype: Any
 ) -> Any:
     """The mask as a bias of the whole score matrix; a boolean one becomes 0 and −∞."""
-    query, key, reference = (node.args[name] for name in ("query", "key", "attn_mask"))
+    args = {LONG_NAMES.get(name, name): arg for name, arg in node.args.items()}
+    query, key, reference = (args[name] for name in ("query", "key", "attn_mask"))
     assert isinstance(query, Ref)
     assert isinstance(key, Ref)
     assert isinstance(reference, Ref)

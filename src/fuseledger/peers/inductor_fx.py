@@ -13,7 +13,7 @@ from typing import Any, cast
 from fuseledger.errors import SourceError
 from fuseledger.frontends.aten import AtenGraph, AtenNode, Ref
 from fuseledger.frontends.aten_json import DTYPES
-from fuseledger.peers.inductor_attention import PACKETS, attention
+from fuseledger.peers.inductor_attention import LONG_NAMES, PACKETS, attention
 
 TORCH_DTYPES = {ours: theirs for theirs, ours in DTYPES.items()}
 """Our dtype → torch's name."""
@@ -49,7 +49,12 @@ def fx_program(source: AtenGraph, mode: Any) -> FxProgram:
     known = {value.name: value for _, value in (*source.inputs, *source.weights)}
     for node in source.nodes:
         known.update({value.name: value for value in node.outputs})
-        given = {name: _argument(name, arg, values) for name, arg in node.args.items()}
+        given = {
+            LONG_NAMES.get(name, name) if node.op in KEPT_WHOLE else name: _argument(
+                name, arg, values
+            )
+            for name, arg in node.args.items()
+        }
         before = {each.name for each in graph.nodes}
         fused = attention(graph, node, given, known) if node.packet in PACKETS else None
         if fused is not None:

@@ -1,7 +1,7 @@
 """How often a kernel that TorchInductor generates walks what it reads.
 
-Its scheduler counts each buffer once. A reduction whose row does not fit a block is a loop, and what
-is read again after it is loaded by a second loop: the same two walks that our own ledger charges.
+Its scheduler counts each buffer once. A reduction whose row does not fit a block is a loop, and
+what is read again after it is loaded by a second loop: the two walks that our own ledger charges.
 """
 
 from __future__ import annotations
