@@ -18,7 +18,7 @@ def unfold(b: GraphBuilder, x: View, windows: Sequence[Window]) -> View:
     counts = [w.outputs(size) for w, size in zip(windows, x.shape[2:], strict=True)]
     letters, positions, taps = _letters(x.shape[:2], counts, windows)
     out = [*_present("bc", letters), *_present(taps, letters), *_present(positions, letters)]
-    where: list[Where] = _present("bc", letters)
+    where: list[Where] = [*_present("bc", letters)]
     for position, tap, w in zip(positions, taps, windows, strict=True):
         terms = [(position, w.stride), (tap, w.dilation)]
         where.append(Index(tuple(t for t in terms if t[0] in letters), -w.before))
