@@ -17,19 +17,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from fuseledger.clock.library_fit import PRIORS
+from decision_folds import LOSSES, validation
 from fuseledger.clock.roofline import Roofline
 from fuseledger.devices import Device, LaunchMode, load
 from fuseledger.frontends.source import load as load_source
 from fuseledger.graph.graph import Graph
 from fuseledger.planner.plan import PlanOptions, make_plan, new_search, plan_of_groups
-from fuseledger.validate.decisions import decision_priors
-from fuseledger.validate.figures import choices, spearman
-from fuseledger.validate.folds import by_class, by_problem
-from fuseledger.validate.run import read_corpus
-from fuseledger.validate.score import pairs
 from fuseledger.verdict.attention import Attention
 from fuseledger.verdict.gemm import Gemm
 from fuseledger.verdict.split import Pricing, Question, Realise
@@ -308,68 +301,6 @@ def table(path: Path) -> str:
     return "\n".join(out) + "\n"
 
 
-def validation(path: Path) -> list[str]:
-    """How far off gains are, out of fold by problem and by family, and side by side per family."""
-    corpus = read_corpus(path).rows
-    fitted = [m for m in corpus if m.priced_us is None]
-    priced = [m for m in corpus if m.priced_us is not None]
-    priors = decision_priors(corpus, PRIORS)
-    measured = [*fitted, *priced]
-    given = [m.priced_us for m in priced]
-    folds = {
-        "problem": [*by_problem(fitted, priors).times_us, *given],
-        "family": [*by_class(fitted, priors).times_us, *given],
-    }
-    pairs_ = pairs(measured)
-    times = np.array([m.time_us for m in measured])
-    fused, plain = np.array(list(pairs_)), np.array(list(pairs_.values()))
-    true = times[plain] / times[fused]
-    gains = {name: (np.array(us)[plain] / np.array(us)[fused]) for name, us in folds.items()}
-    tables = [measured[i].tables[0].removeprefix("decisions, ") for i in fused.tolist()]
-    families = [measured[i].class_ for i in fused.tolist()]
-    out = ["\n## Out of fold\n", FOLDS_WORDS, ""]
-    out.append("| records | n | left out | rank correlation | median abs. log error | side right |")
-    out.append("|---|---|---|---|---|---|")
-    for table_ in ("true fusions", "losses and ties", "splits that pay"):
-        rows_ = np.array([i for i, each in enumerate(tables) if each == table_])
-        for fold, said in gains.items():
-            rank = spearman(said[rows_], true[rows_])
-            error = float(np.median(np.abs(np.log(said[rows_] / true[rows_]))))
-            right = float(np.mean(choices(said[rows_]) == choices(true[rows_])))
-            out.append(
-                f"| {table_} | {len(rows_)} | {fold} | {rank:.2f} | {error:.3f} | {right:.2f} |"
-            )
-    out += ["", "| family | n | median gain, measured | predicted | abs. log error | side right |"]
-    out.append("|---|---|---|---|---|---|")
-    said = gains["problem"]
-    for family in sorted(set(families)):
-        rows_ = np.array([i for i, each in enumerate(families) if each == family])
-        error = float(np.median(np.abs(np.log(said[rows_] / true[rows_]))))
-        right = float(np.mean(choices(said[rows_]) == choices(true[rows_])))
-        out.append(
-            f"| {family} | {len(rows_)} | {np.median(true[rows_]):.2f} "
-            f"| {np.median(said[rows_]):.2f} | {error:.3f} | {right:.2f} |"
-        )
-    return out
-
-
-LOSSES = """- **Cross entropy forward and backward, 2048×32000 on B200 (0.80×).** The fused option is nine launches
-  of an autograd step, 97 µs longer than the unfused five; its bytes would take a third of its time.
-  We take it for host work that the corpus' constants of that source do not tell apart.
-- **SwiGLU MLP on A100, 4,096 and 8,192 tokens (0.90×, 0.92×).** One run; twice and four times the tokens
-  gave 1.01×. Both options run the same three GEMMs, which are 95 % of the time.
-- **SwiGLU MLP on B200, 8,192 tokens (1.047×).** Called 1.05 to 1.06, over the line of 1.05.
-- **Linear + GELU in cuBLASLt on RTX 5090 (0.80×).** The library picks a poor kernel for this epilogue on this
-  architecture, says the source; no mechanism foresees it.
-- **Fused decode attention on RTX 3090, 32,768 keys (0.91×).** 797 µs between 318 µs at half and 1,223 µs at
-  twice the keys: off its own series.
-- **GEMM + bias on B200, 4096×7168×16384 (1.043×).** Called 1.055: the line of 1.05 again.
-- **Decode attention on H200, 4,096 keys (0.83×) and 4 sequences of 16,384 (0.90×).** Printed to 10 µs. The
-  first is host work, 60 against 50 µs, where two launches are taken for 51.6 µs. In the second 128 blocks
-  fill the machine and FlashAttention's own heuristic does not split, yet 20 µs more were measured."""
-FOLDS_WORDS = """All records with formulas or a split. *Problem*: ten folds, a family's other sizes
-are in the fit. *Family*: the whole family is left out, so what its kernels reach of the bandwidth
-is unknown. Splits are fitted on nothing."""
 TITLES = {"split-K": "Split-K", "split-KV": "Split-KV", "fuse": "Fuse or cut"}
 HEAD = """# Decisions: the tool's answer beside the measured one
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from fuseledger.clock.residency import resident_shares
 from fuseledger.clock.time import GENERATED, Time
@@ -57,10 +57,11 @@ class _Rates:
     special_ops_per_s: float | None
     launch_us: float
     latency_us: float
+    library_loads: float
+    """Share of its loads that a library's product makes."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Realised:
+class _Realised(NamedTuple):
     """A realisation with the terms that it decides, in µs."""
 
     name: str
@@ -68,10 +69,6 @@ class _Realised:
     """Of the pipe's dense peak."""
     l2_us: float
     matrix_us: float
-
-    def slowest(self, other_us: float) -> float:
-        """The greatest term."""
-        return max(self.l2_us, self.matrix_us, other_us)
 
 
 @dataclass(frozen=True)
@@ -93,7 +90,7 @@ class Roofline:
         blocks, sms = price.blocks, rates.sms
         waves = -(-blocks // (sms * price.blocks_per_sm))
         fill = _fill(blocks, sms)
-        resident = self._resident(price)
+        resident = self._resident(price) if price.partial_bytes else 0.0
         dram_bytes = price.dram_bytes - resident + self.reread_bytes(price)
         if price.launches > 1:
             dram_bytes -= (price.partial_bytes - resident) / 2
@@ -117,7 +114,7 @@ class Roofline:
             terms.append(("matrix", realised.matrix_us))
         launch_us = price.launches * rates.launch_us
         latency_us = rates.latency_us * (1 + WAVE_LATENCY_SHARE * (waves - 1))
-        combine_us = self._combine_us(price, resident)
+        combine_us = self._combine_us(price, resident) if price.launches > 1 else 0.0
         spilled = 2 * price.spill_bytes * blocks * price.warps * WARP_THREADS
         spill_us = spilled / rates.stream_gbs / 1e3
         slowest = max([us for _, us in terms])
@@ -134,16 +131,19 @@ class Roofline:
         if calls.core is None:
             return _Realised(GENERATED, 1.0, l2_us, matrix_us)
         library, generated = self._shares(calls.core)
-        padded_us = matrix_us * _padding(price, DOT_ROWS)
+        rows = price.calls.rows
+        padded_us = matrix_us * _padding(price, DOT_ROWS) if rows else matrix_us
         own = _Realised(GENERATED, generated, l2_us, padded_us / generated)
         if calls.call is None:
             return own
-        loads = PAIR_LOADS if (self.device.clusters or 1) > 1 else 1.0
-        padded_us = matrix_us * _padding(price, ATTENTION_ROWS)
-        theirs = _Realised(str(calls.call), library, self._l2_us(price, loads), padded_us / library)
+        loads = self._rates.library_loads
+        padded_us = matrix_us * _padding(price, ATTENTION_ROWS) if rows else matrix_us
+        name = calls.call.name
+        theirs = _Realised(name, library, self._l2_us(price, loads), padded_us / library)
         if self.realise != "best":
             return theirs if self.realise == "library" else own
-        return theirs if theirs.slowest(other_us) <= own.slowest(other_us) else own
+        slower = max(own.l2_us, own.matrix_us, other_us)
+        return theirs if max(theirs.l2_us, theirs.matrix_us, other_us) <= slower else own
 
     def _l2_us(self, price: Price, loads: float) -> float:
         """Time of L2, of what blocks load the given share; 0 where its bandwidth is unknown."""
@@ -184,6 +184,7 @@ class Roofline:
             special_ops_per_s=device.special_ops_per_s,
             launch_us=device.launch_us(self.launch),
             latency_us=(device.block_latency_us or 0.0) if sms else 0.0,
+            library_loads=PAIR_LOADS if (device.clusters or 1) > 1 else 1.0,
         )
 
     def _drawn_gbs(self, sms: int) -> float:
@@ -261,8 +262,6 @@ class Roofline:
 
 def _padding(price: Price, least: int) -> float:
     """Rows of an attention's tile, at least so many, over those that hold queries."""
-    if not price.calls.rows:
-        return 1.0
     rows = prod([price.tiles.get(name, 1) for name in price.calls.rows])
     return max(1.0, least / rows)
 

@@ -13,6 +13,7 @@ forward operation of its graph API; hipBLASLt, `hipblasLtEpilogue_t`; MIOpen's f
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import permutations
 from typing import Literal
 
@@ -52,7 +53,7 @@ HALF = frozenset(("fp16", "bf16", "fp8", "fp8_e4m3", "fp8_e5m2"))
 """Dtypes of the libraries' attention."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LibraryCall:
     """A call that computes a kernel's ops, and nothing else."""
 
@@ -63,6 +64,11 @@ class LibraryCall:
     """Whether it adds a tensor of the result's shape before the activation: beta·C."""
 
     def __str__(self) -> str:
+        return self.name
+
+    @cached_property
+    def name(self) -> str:
+        """The library and what its epilogue adds: `cuBLAS + beta·C + RELU_BIAS`."""
         parts = [self.library, *(["beta·C"] if self.residual else []), self.epilogue]
         return " + ".join(part for part in parts if part)
 
