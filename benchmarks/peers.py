@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -41,6 +42,8 @@ from peers_page import page
 MODELS = Path(__file__).parents[1] / "examples" / "models.py"
 NAMES = ("llama3_8b_block", "llama3_8b_block_decode", "bert_base", "resnet50", "vit_b16")
 """Models of the comparison."""
+_SET = re.compile(r"frozenset\(\{(.*?)\}\)")
+"""A set in a `repr`, whose order differs between processes."""
 NOT_ASKED = "not asked"
 ANSWERS = {"torch": 3, "jax": 1}
 """Raised where the code that asks a compiler, or reads its answer, changes what is kept."""
@@ -81,6 +84,7 @@ class Asker:
     def inductor(self, source: str, program: Program) -> PeerPlan:
         """TorchInductor's default plan."""
         asked = repr((program.aten or program.graph, device_properties(self.device)))
+        asked = _SET.sub(lambda found: str(sorted(found[1].split(", "))), asked)
         return self._kept(
             "inductor",
             _key("torch", asked),
@@ -92,6 +96,7 @@ class Asker:
     def xla(self, source: str, program: Program) -> PeerPlan:
         """XLA's plan."""
         asked = repr((program.graph.ops, program.graph.tensors, target_config(self.device)))
+        asked = _SET.sub(lambda found: str(sorted(found[1].split(", "))), asked)
         return self._kept(
             "xla",
             _key("jax", asked),

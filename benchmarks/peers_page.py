@@ -51,9 +51,9 @@ class Entry(Protocol):
 PREFACE = """# What the compilers would do
 
 Made by one command, `python benchmarks/peers.py FOLDER … [--models] -o docs/comparison.md`; how
-each plan is come by is told in [peers.md](peers.md). No GPU was used. For {device}: TorchInductor of
-torch {torch}, XLA of jax {jax}. Bytes are each system's own count of the kernels that it would
-launch, each buffer once each way; those of eager PyTorch come from our table of its kernels.
+each plan is come by is told in [peers.md](peers.md). No GPU was used. For {device}:
+TorchInductor of torch {torch}, XLA of jax {jax}. Bytes are each system's own count of the kernels
+that it would launch; those of eager PyTorch come from our table of its kernels.
 
 Read the times for what they are: every time is *modelled*, by one clock, ours, with fp32 products
 in fp32. Our least-time plan minimises that very clock, and a fused kernel is priced as if it could
