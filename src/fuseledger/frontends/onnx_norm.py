@@ -24,19 +24,7 @@ def normalised(
     eps: float,
 ) -> tuple[View, View, View]:
     """((x − mean)·rsqrt(M2/N + eps)·scale + shift, mean, M2); scale and shift broadcast."""
-    count = prod(x.shape[dim] for dim in over)
-    with s.b.labelled(label):
-        centre, m2 = s.b.reduce(
-            f"{label}.statistic", [x], over, "moments", keepdim=True, dtypes=["fp32", "fp32"]
-        )
-        spread = call("rsqrt", call("fma", Read(2), 1.0 / max(count, 1), eps))
-        body: Expr = call("mul", call("sub", Read(0), Read(1)), spread)
-        operands = [x, centre, m2]
-        for view, function in ((scale, "mul"), (shift, "add")):
-            if view is not None:
-                body = call(function, body, Read(len(operands)))
-                operands.append(view)
-        return s.b.map(f"{label}.apply", operands, body=body, dtype=s.dtype), centre, m2
+    return compose.normalise(s.b, label, x, over, scale, shift, eps, dtype=s.dtype)
 
 
 def layer_norm(

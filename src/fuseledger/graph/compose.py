@@ -106,7 +106,7 @@ def variance(
         return b.map("finish", [m2], body=call("sqrt", scaled) if root else scaled, dtype=x.dtype)
 
 
-def _normalise(
+def normalise(
     b: GraphBuilder,
     label: str,
     x: View,
@@ -114,6 +114,8 @@ def _normalise(
     scale: View | None,
     shift: View | None,
     eps: float,
+    *,
+    dtype: str | None = None,
 ) -> tuple[View, View, View]:
     """(normalised, mean, M2): (x − mean)·rsqrt(M2/N + eps)·scale + shift. Operands broadcast."""
     count = prod(x.shape[dim] for dim in dims)
@@ -128,7 +130,7 @@ def _normalise(
             if view is not None:
                 body = call(function, body, Read(len(operands)))
                 operands.append(view)
-        return b.map(f"{label}.apply", operands, body=body, dtype=x.dtype), centre, m2
+        return b.map(f"{label}.apply", operands, body=body, dtype=dtype or x.dtype), centre, m2
 
 
 def layer_norm(
@@ -141,7 +143,7 @@ def layer_norm(
 ) -> View:
     """Layer norm over the last `normalised_dims` dimensions."""
     dims = list(range(len(x.shape) - normalised_dims, len(x.shape)))
-    return _normalise(b, "layer_norm", x, dims, scale, shift, eps)[0]
+    return normalise(b, "layer_norm", x, dims, scale, shift, eps)[0]
 
 
 def rms_norm(
@@ -178,7 +180,7 @@ def group_norm(
 
     dims = list(range(2, len(split.shape)))
     label = "instance_norm" if groups == channels else "group_norm"
-    result = _normalise(b, label, split, dims, per_channel(scale), per_channel(shift), eps)[0]
+    result = normalise(b, label, split, dims, per_channel(scale), per_channel(shift), eps)[0]
     return b.reshape(result, x.shape)
 
 
@@ -203,7 +205,7 @@ def batch_norm(
     scale, shift = per_channel(scale), per_channel(shift)
     if training or mean_ is None or variance_ is None:
         dims = [dim for dim in range(rank) if dim != 1]
-        return _normalise(b, "batch_norm", x, dims, scale, shift, eps)[0]
+        return normalise(b, "batch_norm", x, dims, scale, shift, eps)[0]
     centre, spread = per_channel(mean_), per_channel(variance_)
     assert centre is not None
     assert spread is not None
