@@ -57,7 +57,8 @@ that it would launch; those of eager PyTorch come from our table of its kernels.
 
 Read the times for what they are: every time is *modelled*, by one clock, ours, with fp32 products
 in fp32. Our least-time plan minimises that very clock, and a fused kernel is priced as if it could
-be written as well as a library's. They say how the plans differ, not how a race ended.
+be written as well as a library's. They say how the plans differ, not how a race ended. Seconds to
+plan are wall-clock in a process that has answered before, on whatever else the machine was doing.
 
 Left out of the compilers' pipelines here:
 

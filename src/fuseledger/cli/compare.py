@@ -6,7 +6,7 @@ import sys
 from contextlib import redirect_stdout
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -141,7 +141,8 @@ def with_registers(plan: PeerPlan, device: Device) -> PeerPlan:
     generated = {
         number: EmittedKernel(
             name=kernel.name, source=kernel.launch.code, parameters=(),
-            signature=kernel.launch.signature, constants=dict(kernel.launch.constants),
+            signature=kernel.launch.signature,
+            constants=cast("dict[str, int | str]", kernel.launch.constants),
             blocks=0, warps=kernel.launch.warps, stages=kernel.launch.stages, outputs=(),
         )
         for number, kernel in enumerate(plan.kernels)

@@ -116,7 +116,8 @@ class _Writer:
 
         def heads(value: Any, axes: list[str], *trailing: list[str]) -> Any:
             here = [name for name in lead if name in axes]
-            parts = (here[:1], here[1:]) if len(here) > 1 else ([], here)
+            batch = here[:1] if len(here) > 1 else []
+            parts = (batch, here[len(batch) :])
             shape = [prod(sizes[name] for name in part) for part in (*parts, *trailing)]
             return _permuted(value, axes, [*here, *chain(*trailing)]).reshape(*shape)
 
