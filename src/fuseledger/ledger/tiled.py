@@ -23,6 +23,8 @@ Points = frozenset[int] | range
 
 POSITIONS_MAX = 1 << 12
 """Blocks along one window beyond which edges are no longer looked at one by one."""
+POINTS_MAX = 1 << 12
+"""Coordinates of one read in one block beyond which their number counts, not which they are."""
 BOXES_MAX = 8
 """Reads of one tensor by different maps beyond which the largest stands for their union."""
 
@@ -250,6 +252,8 @@ def _window_sum(
 ) -> int:
     """Σ over blocks of the coordinates that each takes: terms are (stride, size, tile)."""
     counts = [-(-extent // tile) for _, extent, tile in terms]
+    if divisor == 1 and _is_inside(terms, offset, size):
+        return _unclipped_sum(terms)
     blocks = prod(counts)
     walk = (
         product(*map(range, counts))
@@ -266,7 +270,49 @@ def _window_sum(
     return total if blocks <= POSITIONS_MAX else total * blocks
 
 
-@lru_cache(maxsize=1 << 14)
+def _is_inside(terms: tuple[tuple[int, int, int], ...], offset: int, size: int) -> bool:
+    """Whether no point of the walk leaves the tensor."""
+    ends = [stride * (extent - 1) for stride, extent, _ in terms]
+    low = offset + sum(min(0, end) for end in ends)
+    return low >= 0 and offset + sum(max(0, end) for end in ends) < size
+
+
+def _unclipped_sum(terms: tuple[tuple[int, int, int], ...]) -> int:
+    """The same where no point leaves the tensor: blocks differ in their ragged ends alone."""
+    total = 0
+    for ends in product(*(_lengths(extent, tile) for _, extent, tile in terms)):
+        steps = [(abs(stride), n) for (n, _), (stride, _, _) in zip(ends, terms, strict=True)]
+        total += prod(blocks for _, blocks in ends) * _distinct(steps)
+    return total
+
+
+def _lengths(extent: int, tile: int) -> list[tuple[int, int]]:
+    """(points, how many blocks have so many) along one axis."""
+    full, rest = divmod(extent, tile)
+    return [(points, blocks) for points, blocks in ((tile, full), (rest, 1)) if points and blocks]
+
+
+def _distinct(steps: list[tuple[int, int]]) -> int:
+    """Values of Σ stride·i, i < n, of (stride, n).
+
+    Strides in ascending order fill a range, or leave gaps that nothing falls into twice; where
+    neither holds the points are walked.
+    """
+    count, reach = 1, 0
+    for stride, n in sorted(step for step in steps if step[1] > 1):
+        if count == reach + 1 and stride <= count:
+            reach += stride * (n - 1)
+            count = reach + 1
+        elif stride > reach:
+            reach += stride * (n - 1)
+            count *= n
+        else:
+            walked = tuple((range(n), stride) for stride, n in steps)
+            return len(coordinates(walked, 0, 1, sum(s * (n - 1) for s, n in steps) + 1))
+    return count
+
+
+@lru_cache(maxsize=1 << 12)
 def coordinates(
     terms: tuple[tuple[Points, int], ...], offset: int, divisor: int, size: int
 ) -> Points:
@@ -283,13 +329,24 @@ def coordinates(
         filled += abs(stride) * (len(points) - 1)
     else:
         return range(max(0, -(-low // divisor)), min(size - 1, high // divisor) + 1)
+    count = prod(len(points) for points, _ in terms)
+    if count > POINTS_MAX:
+        low, high = _span(terms, offset)
+        first, last = max(0, -(-low // divisor)), min(size - 1, high // divisor)
+        return range(first, min(last + 1, first + count))
     sums = {offset}
     for points, stride in terms:
         sums = {value + stride * point for value in sums for point in points}
     return frozenset(v // divisor for v in sums if v % divisor == 0 and 0 <= v // divisor < size)
 
 
-@lru_cache(maxsize=1 << 14)
+def _span(terms: tuple[tuple[Points, int], ...], offset: int) -> tuple[int, int]:
+    """Least and greatest value of offset + Σ stride·point."""
+    ends = [(stride * min(points), stride * max(points)) for points, stride in terms]
+    return offset + sum(map(min, ends)), offset + sum(map(max, ends))
+
+
+@lru_cache(maxsize=1 << 12)
 def _union(boxes: tuple[tuple[Points, ...], ...]) -> int:
     """Elements of a union of boxes, by inclusion and exclusion."""
     if len(boxes) == 1:

@@ -57,7 +57,7 @@ def merge_pairs(
     for a, b in gains:
         gains[a, b] = gain(a | b, now[a] + now[b])
     while gains and time.monotonic() < deadline:
-        a, b = min(gains, key=lambda pair: (-gains[pair], pair))
+        _, (a, b) = min((-each, pair) for pair, each in gains.items())
         saved = gains.pop((a, b))
         if saved <= 1e-9:
             break
