@@ -323,7 +323,7 @@ class _Values:
             elements = part.elements(region)
             if not self.products and part.looped and elements < LOOP_LANES:
                 looped = prod([region[n] for n in part.looped])
-                elements = min(LOOP_LANES, elements // min(_LOOP_POINTS, looped) * looped)
+                elements = min(LOOP_LANES, elements // max(1, min(_LOOP_POINTS, looped)) * looped)
             found.append(1 << (elements - 1).bit_length())
         return found
 

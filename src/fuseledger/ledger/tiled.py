@@ -251,9 +251,9 @@ def _window_sum(
     terms: tuple[tuple[int, int, int], ...], offset: int, divisor: int, size: int
 ) -> int:
     """Σ over blocks of the coordinates that each takes: terms are (stride, size, tile)."""
-    counts = [-(-extent // tile) for _, extent, tile in terms]
     if divisor == 1 and _is_inside(terms, offset, size):
         return _unclipped_sum(terms)
+    counts = [-(-extent // tile) for _, extent, tile in terms]
     blocks = prod(counts)
     walk = (
         product(*map(range, counts))
@@ -288,7 +288,7 @@ def _unclipped_sum(terms: tuple[tuple[int, int, int], ...]) -> int:
 
 def _lengths(extent: int, tile: int) -> list[tuple[int, int]]:
     """(points, how many blocks have so many) along one axis."""
-    full, rest = divmod(extent, tile)
+    full, rest = divmod(extent, tile) if tile else (0, 0)
     return [(points, blocks) for points, blocks in ((tile, full), (rest, 1)) if points and blocks]
 
 

@@ -36,6 +36,7 @@ def attention(
     """
     torch: Any = importlib.import_module("torch")
     aten = torch.ops.aten
+    given = {LONG_NAMES.get(name, name): value for name, value in given.items()}
     dtype = node.outputs[0].dtype
     options = {
         "dropout_p": given.get("dropout_p") or 0.0,

@@ -128,7 +128,7 @@ def _widen(pricer: Pricer, tiles: Tiles, blocks: int) -> None:
         growing = [
             n
             for n in reversed(nest.open_axes)
-            if tiles[n] < nest.sizes[n] and n not in nest.split_axes
+            if tiles.get(n, nest.sizes[n]) < nest.sizes[n] and n not in nest.split_axes
         ]
         if not growing or grid < 2 * blocks:
             return
