@@ -234,6 +234,15 @@ def test_generated_code_is_taken_where_it_is_faster():
     assert (time.realised, time.matrix_share) == ("generated", pytest.approx(1.1))
 
 
+def test_products_on_the_lanes_have_a_share_of_their_own():
+    """fp32 without TF32 runs on the FMA lanes, of whose peak a library reaches another share."""
+    device = machine(library_share=Shares(gemm=figure(0.5), lanes=figure(0.8)))
+    work = price(flops={"matrix:fp32": 1e9}, calls=Calls("gemm", GEMM))
+    assert Roofline(device).time(work).matrix_share == 0.8
+    half = price(flops={"matrix:fp16": 1e9}, calls=Calls("gemm", GEMM))
+    assert Roofline(device).time(half).matrix_share == 0.5
+
+
 def test_a_kernel_without_a_product_is_generated():
     """Lanes have no template share."""
     time = Roofline(shares()).time(price(flops={"lanes:fp32": 1e7}))

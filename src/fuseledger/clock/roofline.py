@@ -97,17 +97,18 @@ class Roofline:
         terms = [("dram", dram_bytes / self._drawn_gbs(min(blocks, sms)) / 1e3)]
         if price.staged_bytes and rates.latency_us:
             terms.append(("pipeline", self._pipeline_us(price, waves)))
-        matrix_us = 0.0
+        matrix_us, on_lanes = 0.0, False
         for pipe, flops in price.flops.items():
             unit, flops_per_s = self._pipe(pipe)
             us = flops / flops_per_s * 1e6 / fill
             if unit == "matrix":
                 matrix_us += us
+                on_lanes = on_lanes or pipe in self._lane_products
             else:
                 terms.append((unit, us))
         if rates.special_ops_per_s is not None and price.special_ops:
             terms.append(("special", price.special_ops / rates.special_ops_per_s * 1e6 / fill))
-        realised = self._realised(price, matrix_us, max([us for _, us in terms]))
+        realised = self._realised(price, matrix_us, on_lanes, max([us for _, us in terms]))
         if rates.l2_gbs is not None:
             terms.insert(1, ("l2", realised.l2_us))
         if matrix_us:
@@ -124,13 +125,15 @@ class Roofline:
             realised.name, realised.share,
         )  # fmt: skip
 
-    def _realised(self, price: Price, matrix_us: float, other_us: float) -> _Realised:
+    def _realised(
+        self, price: Price, matrix_us: float, on_lanes: bool, other_us: float
+    ) -> _Realised:
         """The cheaper realisation; a library call where it is no slower."""
         calls = price.calls
         l2_us = self._l2_us(price, 1.0)
         if calls.core is None:
             return _Realised(GENERATED, 1.0, l2_us, matrix_us)
-        library, generated = self._shares(calls.core)
+        library, generated = self._shares("lanes" if on_lanes else calls.core)
         rows = price.calls.rows
         padded_us = matrix_us * _padding(price, DOT_ROWS) if rows else matrix_us
         own = _Realised(GENERATED, generated, l2_us, padded_us / generated)
@@ -195,6 +198,11 @@ class Roofline:
         return min(rates.stream_gbs, sms * rates.sm_gbs)
 
     @cached_property
+    def _lane_products(self) -> set[str]:
+        """Keys of products that the lanes compute, of those met so far."""
+        return set()
+
+    @cached_property
     def _pipes(self) -> dict[str, tuple[str, float]]:
         return {}
 
@@ -207,8 +215,17 @@ class Roofline:
                 peak = self.device.peak_for(dtype, matrix=unit == "matrix", tf32=self.tf32)
             except DeviceError:
                 peak = self.device.peak_for("fp32", matrix=False)
+            if unit == "matrix" and not self._has_units(dtype):
+                self._lane_products.add(key)
             found = self._pipes[key] = (unit, peak)
         return found
+
+    def _has_units(self, dtype: str) -> bool:
+        """Whether matrix units compute products of a dtype."""
+        try:
+            return self.device.pipe_for(dtype, matrix=True, tf32=self.tf32).startswith("tensor_")
+        except DeviceError:
+            return False
 
     def _pipeline_us(self, price: Price, waves: int) -> float:
         """Time of the walk along a reduced axis: trips to memory that depend on each other.

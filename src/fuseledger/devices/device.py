@@ -252,13 +252,16 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
         Raises `DeviceError` when the dtype is unknown or the device states no such pipe.
         """
+        return self.require(f"peak_tflops.{self.pipe_for(dtype, matrix=matrix, tf32=tf32)}") * 1e12
+
+    def pipe_for(self, dtype: str, *, matrix: bool, tf32: bool = False) -> str:
+        """That pipe: `tensor_fp16`, `fma_fp32`, … Raises as `peak_for` does."""
         if dtype not in _MATRIX_PIPES:
             raise DeviceError(f"unknown dtype {dtype!r}: one of {', '.join(_MATRIX_PIPES)}")
         pipes = _pipes(dtype, matrix=matrix, tf32=tf32)
         for pipe in pipes:
-            peak = self.peak_tflops(pipe)
-            if peak is not None:
-                return peak * 1e12
+            if self.peak_tflops(pipe) is not None:
+                return pipe
         raise DeviceError(
             f"device {self.name} states no peak for {dtype}: "
             f"its file needs one of {', '.join(f'peak_tflops.{pipe}' for pipe in pipes)}"
@@ -276,7 +279,8 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def library_share(self, core: str) -> float:
         """Share of the dense peak that a library's kernel of a class sustains; 1 where unknown.
 
-        Classes are `gemm`, `conv` and `attention`; one that is unknown is taken to be as `gemm`.
+        Classes are `gemm`, `conv`, `attention` and `lanes`, any of these in fp32 where no matrix
+        unit takes part; one that is unknown is taken to be as `gemm`.
         """
         return self._share("library_share", core)
 

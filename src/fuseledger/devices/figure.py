@@ -86,6 +86,8 @@ class Shares(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     gemm: Figure | None = None
     conv: Figure | None = None
     attention: Figure | None = None
+    lanes: Figure | None = None
+    """Products that no matrix unit computes: fp32 without TF32."""
 
 
 class Figures(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
