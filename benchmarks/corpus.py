@@ -28,6 +28,8 @@ from fuseledger.planner.plan import Planned, PlanOptions, make_plan
 from fuseledger.verdict.edges import edge_verdicts
 from greedy import greedy_groups
 
+REASONED_OPS = 20
+"""Ops up to which a page says what keeps the largest cut tensor cut."""
 HEAD = (
     "| problem | ops | barriers | kernels | MB unfused | MB planned | MB floor | µs unfused "
     "| µs planned | greedy | s |\n|---|---|---|---|---|---|---|---|---|---|---|"
@@ -64,7 +66,12 @@ class Row:
         )
 
     def stands_in_the_way(self) -> str | None:
-        """Above 1.5 times the floor: the account that keeps the largest cut tensor cut."""
+        """Above 1.5 times the floor: the account that keeps the largest cut tensor cut.
+
+        Not of large graphs: they cut many tensors, and `fuseledger plan` tells of each.
+        """
+        if len(self.planned.graph.ops) > REASONED_OPS:
+            return None
         cuts = [v for v in edge_verdicts(self.planned) if v.choice == "cut"]
         if self.over_floor <= 1.5 or not cuts:
             return None

@@ -31,6 +31,7 @@ def calls(expression: str, vendor: str = "nvidia") -> Calls:
         (f"{X} @ {W} + residual + bias + relu", "cuBLAS + beta·C + RELU_BIAS"),
         (f"{X} @ {W} + bias + residual + relu", "cuBLAS + beta·C + RELU_BIAS"),
         ("conv2d(x[2,16,8,8], w[32,16,3,3]) + relu", "cuDNN + RELU"),
+        ("conv2d(x[2,16,8,8], w[32,16,3,3]) + b[32,1,1]", "cuDNN + BIAS"),
         (f"attention({Q}, {K}, {V})", "cuDNN"),
     ],
 )

@@ -242,5 +242,9 @@ def _sum(op: Op, added: str, current: str, head: Op) -> str:
         return "residual"
     sides = [set(read.axes) - head.reduces for read in head.reads]
     alone = (sides[0] - sides[1], sides[1] - sides[0])
-    columns = alone[0] if result.axes and result.axes[-1] in alone[0] else alone[1]
+    windowed = [any(len(index.terms) > 1 for index in read.index) for read in head.reads]
+    if any(windowed):  # a convolution's channels are those of its weight, wherever they are stored
+        columns = alone[windowed.index(False)] if False in windowed else set[str]()
+    else:
+        columns = alone[0] if result.axes and result.axes[-1] in alone[0] else alone[1]
     return "bias" if axes and axes <= columns else "mask"
