@@ -129,8 +129,8 @@ def page(rows: list[Row], options: PlanOptions, device: Device) -> str:
     lines = [
         f"# KernelBench, {what} minimised",
         "",
-        f"Made by `python benchmarks/corpus.py FOLDER [--version v0.1] --optimise {what} --page FILE`. All figures "
-        f"are modelled, for {device.name}. *Unfused* is one kernel an op, *floor* the inputs, "
+        "Made by `python benchmarks/corpus.py FOLDER [--version v0.1] "
+        f"--optimise {what} --page FILE`. All figures are modelled, for {device.name}. *Unfused* is one kernel an op, *floor* the inputs, "
         "weights and outputs once, *greedy* the cost of greedy pair merging over that of the plan, "
         "*s* the processor time of planning. Every plan is legal and no dearer than either.",
     ]
