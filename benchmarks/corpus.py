@@ -130,7 +130,8 @@ def page(rows: list[Row], options: PlanOptions, device: Device) -> str:
         f"# KernelBench, {what} minimised",
         "",
         "Made by `python benchmarks/corpus.py FOLDER [--version v0.1] "
-        f"--optimise {what} --page FILE`. All figures are modelled, for {device.name}. *Unfused* is one kernel an op, *floor* the inputs, "
+        f"--optimise {what} --page FILE`. All figures are modelled, "
+        f"for {device.name}. *Unfused* is one kernel an op, *floor* the inputs, "
         "weights and outputs once, *greedy* the cost of greedy pair merging over that of the plan, "
         "*s* the processor time of planning. Every plan is legal and no dearer than either.",
     ]
