@@ -35,7 +35,7 @@ DEEPGEMM = "github.com/deepseek-ai/DeepGEMM/pull/186"
 SGL_DEEPGEMM = "github.com/sgl-project/DeepGEMM/pull/77"
 FLASH = "github.com/Dao-AILab/flash-attention/pull/2415"
 INDUCTOR = "github.com/pytorch/pytorch/pull/178000"
-GIVEN = "stated without a source in the project's requirements"
+GIVEN = "no public source found"
 
 
 @dataclass(frozen=True, slots=True)

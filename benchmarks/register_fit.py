@@ -115,7 +115,6 @@ def fit(given: list[Row]) -> dict[str, np.ndarray]:
     needed = np.array([row.needed for row in given])
     share = (amounts / needed[:, None]).mean(axis=0) + 1e-9
     solver = highspy.Highs()
-    solver.setOptionValue("threads", 1)
     solver.setOptionValue("output_flag", False)
     infinity = highspy.kHighsInf
     solver.addVars(size, np.zeros(size), np.full(size, infinity))

@@ -12,7 +12,7 @@ from typing import Any
 
 from fuseledger.devices import Device
 from fuseledger.peers.peer import PeerPlan
-from fuseledger.peers.process import Worker, installed, kernels, untested
+from fuseledger.peers.process import Worker, installed, no_cuda, plan_of, untested
 
 NAME = "inductor"
 KNOWN_VERSIONS = ("2.13",)
@@ -52,26 +52,20 @@ def inductor_plan(
     """
     torch_version = installed("torch", "torch")
     installed("triton", "triton")
-    name = TEMPLATES_NAME if templates else NAME
-    refusal = _refusal(device)
-    if refusal is not None:
-        return PeerPlan(name=name, version=torch_version, status="unavailable", reason=refusal)
+    plan = PeerPlan(
+        name=TEMPLATES_NAME if templates else NAME, version=torch_version, status="unavailable",
+        reason=no_cuda(device),
+    )  # fmt: skip
+    if plan.reason is not None:
+        return plan
     spec: Json = {
         "source": source, "dtype": dtype, "dims": dict(dims or {}),
         "device": device_properties(device), "templates": templates, "launches": launches,
     }  # fmt: skip
     with nullcontext(worker) if worker else inductor_worker() as asked:
         answer = asked.ask(spec, time_limit_s)
-    doubt = untested("torch", torch_version, KNOWN_VERSIONS)
-    if answer.status != "planned":
-        reason = "; ".join(filter(None, [answer.reason, doubt]))
-        return PeerPlan(name=name, version=torch_version, status=answer.status, reason=reason)
-    return PeerPlan(
-        name=name, version=torch_version, status="planned",
-        kernels=kernels(answer.said["kernels"]), seconds=float(answer.said["seconds"]),
-        left_out=(UNTIMED if templates else LIBRARY_ONLY, *LEFT_OUT),
-        notes=(*answer.said["notes"], *filter(None, [doubt])),
-    )  # fmt: skip
+    left_out = (UNTIMED if templates else LIBRARY_ONLY, *LEFT_OUT)
+    return plan_of(answer, plan, left_out, untested("torch", torch_version, KNOWN_VERSIONS))
 
 
 def inductor_worker() -> Worker:
@@ -95,9 +89,3 @@ def device_properties(device: Device) -> Json:
         "shared_memory_per_block_optin": per_block,
         "shared_memory_per_multiprocessor": device.shared_memory_per_sm_bytes or per_block,
     }
-
-
-def _refusal(device: Device) -> str | None:
-    if device.arch.startswith("sm_"):
-        return None
-    return f"device {device.name} ({device.arch}) is no CUDA target; name an NVIDIA GPU"

@@ -13,15 +13,16 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from threading import Event, Timer
 from typing import IO, Any, Self, cast
 
 import msgspec
 
+from fuseledger.devices import Device
 from fuseledger.errors import FuseledgerError, MissingExtra
-from fuseledger.peers.peer import PeerKernel, PeerStatus
+from fuseledger.peers.peer import PeerKernel, PeerPlan, PeerStatus
 
 Json = dict[str, Any]
 
@@ -157,3 +158,24 @@ def untested(package: str, found: str, known: tuple[str, ...]) -> str:
 def kernels(entries: Any) -> tuple[PeerKernel, ...]:
     """The kernels of a worker's answer: entries with the fields of `PeerKernel`."""
     return msgspec.convert(entries, tuple[PeerKernel, ...])
+
+
+def no_cuda(device: Device) -> str | None:
+    """Why a peer that plans for CUDA cannot plan for a device."""
+    if device.arch.startswith("sm_"):
+        return None
+    return f"device {device.name} ({device.arch}) is no CUDA target; name an NVIDIA GPU"
+
+
+def plan_of(
+    answer: Answer, asked: PeerPlan, left_out: tuple[str, ...], doubt: str | None
+) -> PeerPlan:
+    """The plan that a worker answered, or why there is none, for the peer that was asked."""
+    doubts = (doubt,) if doubt else ()
+    if answer.status != "planned":
+        reason = "; ".join(filter(None, [answer.reason, *doubts]))
+        return replace(asked, status=answer.status, reason=reason)
+    return replace(
+        asked, status="planned", kernels=kernels(answer.said["kernels"]), left_out=left_out,
+        seconds=float(answer.said["seconds"]), notes=(*answer.said.get("notes", ()), *doubts),
+    )  # fmt: skip

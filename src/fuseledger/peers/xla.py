@@ -12,7 +12,7 @@ from typing import Any
 
 from fuseledger.devices import Device
 from fuseledger.peers.peer import PeerPlan
-from fuseledger.peers.process import Worker, installed, kernels, untested
+from fuseledger.peers.process import Worker, installed, no_cuda, plan_of, untested
 from fuseledger.peers.xla_target import target_config
 
 NAME = "xla"
@@ -52,25 +52,19 @@ def xla_plan(
     Raises MissingExtra where JAX or its CUDA plugin is not installed.
     """
     versions = {package: installed(package, "xla") for package in PACKAGES}
-    version = versions["jax"]
-    if not device.arch.startswith("sm_"):
-        reason = f"device {device.name} ({device.arch}) is no CUDA target; name an NVIDIA GPU"
-        return PeerPlan(name=NAME, version=version, status="unavailable", reason=reason)
+    plan = PeerPlan(
+        name=NAME, version=versions["jax"], status="unavailable", reason=no_cuda(device),
+        origins_are="ops",
+    )  # fmt: skip
+    if plan.reason is not None:
+        return plan
     spec: Json = {
         "source": source, "dtype": dtype, "dims": dict(dims or {}),
         "target": target_config(device),
     }  # fmt: skip
     with nullcontext(worker) if worker else xla_worker() as asked:
         answer = asked.ask(spec, time_limit_s)
-    doubt = untested("jax", version, KNOWN_VERSIONS)
-    if answer.status != "planned":
-        reason = "; ".join(filter(None, [answer.reason, doubt]))
-        return PeerPlan(name=NAME, version=version, status=answer.status, reason=reason)
-    return PeerPlan(
-        name=NAME, version=version, status="planned", kernels=kernels(answer.said["kernels"]),
-        seconds=float(answer.said["seconds"]), left_out=LEFT_OUT,
-        notes=(doubt,) if doubt else (), origins_are="ops",
-    )  # fmt: skip
+    return plan_of(answer, plan, LEFT_OUT, untested("jax", versions["jax"], KNOWN_VERSIONS))
 
 
 def xla_worker() -> Worker:

@@ -202,6 +202,7 @@ class _Solver:
         with _unheard():
             self.model: Any = highspy.Highs()
         self.model.silent()
+        self.model.resetGlobalScheduler(True)  # of another number of threads it would refuse
         self.model.setOptionValue("random_seed", 0)
         self.model.setOptionValue("threads", 1)
         self.model.setOptionValue("mip_max_nodes", MIP_NODES)

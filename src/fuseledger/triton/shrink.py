@@ -11,14 +11,11 @@ from itertools import pairwise
 from math import prod
 
 from fuseledger.errors import CannotEmit, InvalidGraph
-from fuseledger.graph.axis import Axis
-from fuseledger.graph.graph import Graph, Result
+from fuseledger.graph.graph import Graph
 from fuseledger.graph.op import Access, Op
-from fuseledger.graph.tensor import Tensor
+from fuseledger.graph.resize import part_of, resized
 from fuseledger.graph.validate import validate
-from fuseledger.graph.view import View
 from fuseledger.ledger.kernel import AxisSchedule, Kernel
-from fuseledger.ledger.nest import analyse
 from fuseledger.triton.emit_reduce import TAPS
 from fuseledger.triton.partials import split_tile
 
@@ -38,39 +35,16 @@ POINTS_MAX = 4_000_000
 """Points of one op beyond which the interpreter takes too long."""
 
 
-def alone(graph: Graph, kernel: Kernel) -> Graph:
-    """The graph of a kernel's ops alone: what it reads is an input, what it writes an output."""
-    nest = analyse(graph, kernel.ops)
-    ops = tuple(graph.ops[i] for i in kernel.ops)
-    touched = {access.tensor for op in ops for access in (*op.reads, *op.writes)}
-    made = {write.tensor for op in ops for write in op.writes}
-    tensors: dict[str, Tensor] = {}
-    for name in touched:
-        tensor = graph.tensors[name]
-        role = (
-            "output" if name in nest.outputs
-            else "intermediate" if name in made
-            else tensor.role if tensor.is_external
-            else "input"
-        )  # fmt: skip
-        tensors[name] = replace(tensor, role=role)
-    results = tuple(
-        Result(name, View.whole(name, graph.tensors[name].shape, graph.tensors[name].dtype))
-        for name in nest.outputs
-    )
-    return Graph(name=graph.name, ops=ops, tensors=tensors, results=results)
-
-
 def shrink(graph: Graph, kernel: Kernel) -> tuple[Graph, Kernel]:
     """A kernel's graph alone on small shapes, and its schedule there.
 
     Raises CannotEmit where no small shapes of the same structure are found.
     """
-    single = alone(graph, kernel)
+    single = part_of(graph, kernel.ops)
     schedule = dict(kernel.schedule.axes)
     sizes = _first_sizes(single, schedule)
     _follow_windows(single, sizes)
-    small = _resized(single, sizes)
+    small = resized(single, sizes)
     try:
         validate(small)
     except InvalidGraph as error:
@@ -204,21 +178,3 @@ def _follow_windows(graph: Graph, sizes: dict[str, int]) -> None:
                         now = index.bounds(sizes.__getitem__)[1] - over
                         wanted = max(1, -(-now // index.divisor) + 1)
                         sizes[axis.name] = wanted
-
-
-def _resized(graph: Graph, sizes: dict[str, int]) -> Graph:
-    def resize(axis: Axis) -> Axis:
-        return Axis(axis.name, sizes.get(axis.name, axis.size))
-
-    tensors = {
-        name: replace(
-            tensor, dims=tuple(tuple(resize(axis) for axis in dim) for dim in tensor.dims)
-        )
-        for name, tensor in graph.tensors.items()
-    }
-    ops = tuple(replace(op, axes=tuple(resize(axis) for axis in op.axes)) for op in graph.ops)
-    results = tuple(
-        Result(r.name, View.whole(r.name, tensors[r.name].shape, tensors[r.name].dtype))
-        for r in graph.results
-    )
-    return Graph(name=graph.name, ops=ops, tensors=tensors, results=results)

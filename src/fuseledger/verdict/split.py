@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Literal, Protocol
 
 from fuseledger.clock.roofline import Roofline
 from fuseledger.clock.time import GENERATED
@@ -143,21 +143,20 @@ def _how(parted: Parted) -> str:
     return f"{parted.schedule}; {by}, bound by {time.bound}"
 
 
-@dataclass(frozen=True)
-class Question:
+class Question(Protocol):
     """A kernel of some sizes that may be split; sizes by the names that flips speak of."""
 
     def split(self) -> Split:
         """The kernel."""
-        raise NotImplementedError
+        ...
 
     def sizes(self) -> dict[str, tuple[int, int]]:
         """Size → (now, least) of those along which flips are sought."""
-        raise NotImplementedError
+        ...
 
     def resized(self, name: str, value: int) -> Question:
         """The same kernel with another size."""
-        raise NotImplementedError
+        ...
 
 
 def _flips(
