@@ -3,7 +3,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from planned import ATTENTION, CHAIN, CONV, LAYER_NORM, RMS_NORM_GEMM, SOFTMAX, planned
+from planned import (
+    ATTENTION,
+    CAST_ATTENTION,
+    CHAIN,
+    CONV,
+    LAYER_NORM,
+    RMS_NORM_GEMM,
+    SOFTMAX,
+    planned,
+)
 
 from fuseledger.devices import load as load_device
 from fuseledger.frontends.source import load
@@ -31,7 +40,7 @@ CHAIN_OF_THREE = (
     load("relu(gelu(tanh(x[64,64])))", dtype="fp16", dims={}),
     load_device("h100-sxm"),
 )
-PLANS = [CHAIN, SOFTMAX, LAYER_NORM, RMS_NORM_GEMM, ATTENTION, CONV]
+PLANS = [CHAIN, SOFTMAX, LAYER_NORM, RMS_NORM_GEMM, ATTENTION, CAST_ATTENTION, CONV]
 STRUCTURES = [
     "x[64,100] * y[100] + z[64,1] | tanh",
     "max(x[300,70], axis=0)",
@@ -51,7 +60,7 @@ STRUCTURES = [
 
 
 def test_planned_kernels_compute_what_the_graph_means() -> None:
-    """Interpreted on small shapes, every kernel of six plans is within its rounding bound of
+    """Interpreted on small shapes, every kernel of seven plans is within its rounding bound of
     float64, and loads and stores the bytes that the traffic account says."""
     for source, found in _all_checked(PLANS, "fp16").items():
         assert {each.outcome for each in found} == {"pass"}, (source, found)

@@ -3,7 +3,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from planned import ATTENTION, CHAIN, CONV, LAYER_NORM, RMS_NORM_GEMM, SOFTMAX, planned
+from planned import (
+    ATTENTION,
+    CAST_ATTENTION,
+    CHAIN,
+    CONV,
+    LAYER_NORM,
+    RMS_NORM_GEMM,
+    SOFTMAX,
+    planned,
+)
 
 from fuseledger.errors import CannotEmit
 from fuseledger.ledger.kernel import AxisSchedule, Kernel, Schedule
@@ -48,6 +57,16 @@ def test_an_online_attention_walks_once() -> None:
     """Online softmax needs one loop over the keys, which loads k and v once each."""
     plan = planned(ATTENTION)
     source = emit_kernel(plan.graph, plan.kernels[0].kernel).source
+    assert source.count("for ") == 1
+    assert source.count("tl.load(") == 3
+
+
+def test_a_cast_does_not_hinder_an_online_attention() -> None:
+    """Softmax in fp32 of fp16 scores, cast back, as eager attention spells it: still one walk."""
+    plan = planned(CAST_ATTENTION)
+    (ledger,) = plan.kernels
+    assert ledger.kernel.schedule.online
+    source = emit_kernel(plan.graph, ledger.kernel).source
     assert source.count("for ") == 1
     assert source.count("tl.load(") == 3
 

@@ -145,7 +145,10 @@ def _attention(nest: Nest, library: str, steps: list[str], products: list[int]) 
     rows = tuple(name for name in left if name not in right)
     dtype = nest.graph.tensors[nest.ops[products[0]].reads[0].tensor].dtype
     call, reason = LibraryCall(library, "attention"), ""
-    if len(products) != 2 or [s for s in steps if s not in ("alpha", "mask")] != _SOFTMAX:
+    if (
+        len(products) != 2
+        or [s for s in steps if s not in ("alpha", "mask", "identity")] != _SOFTMAX
+    ):
         call, reason = None, f"{library}'s attention is QKᵀ, scale, mask, softmax, V"
     elif dtype not in HALF:
         call, reason = None, f"{library} has no attention in {dtype}"
@@ -153,6 +156,8 @@ def _attention(nest: Nest, library: str, steps: list[str], products: list[int]) 
 
 
 _SOFTMAX = ["softmax.statistic", "softmax.apply", "product"]
+_INSIDE = ("alpha", "mask", "identity")
+"""Steps between its products that a library's attention takes in: scale, mask, casts."""
 
 
 def is_product(op: Op) -> bool:

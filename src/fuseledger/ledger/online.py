@@ -3,7 +3,8 @@
 `Σ_n exp(S[m,n] − t[m]) / z[m] · V[n,d]` with `(t, z) = (max, Σexp)_n S` need not know the final `t`
 while it walks `n`: with a running maximum, what was summed under an old one is multiplied by
 `exp(t_old − t_new)`, and the division by `z` waits until the end. This is sound where the tensor is
-read, after its statistic, only as such an exponential, and that only by sums over the same axis.
+read, after its statistic, only as such an exponential, and that, cast or not, only by sums over the
+same axis; a cast then rounds what is not yet divided by `z`.
 The rule reads bodies and combines, not names; attention is its best-known instance.
 
 What is kept while walking, (t, z) and the sums, is one statistic with an associative merge: two
@@ -68,17 +69,36 @@ def _sums_over(nest: Nest, tensor: str, axes: frozenset[str]) -> set[int] | None
     sums: set[int] = set()
     for i in later:
         op = nest.ops[i]
-        if op.combine is not None or op.writes[0].tensor in nest.outputs:
+        if op.combine is not None:
             return None
         if not _is_shifted_exponential(op, tensor, results):
             return None
-        made = op.writes[0].tensor
-        for j, consumer in nest.ops.items():
-            if any(read.tensor == made for read in consumer.reads):
-                if not (axes <= consumer.reduces and _is_linear_in(consumer, made)):
+        made = [op.writes[0].tensor]
+        for name in made:  # it grows while it is walked
+            if name in nest.outputs:
+                return None
+            for j, consumer in nest.ops.items():
+                if not any(read.tensor == name for read in consumer.reads):
+                    continue
+                if only_rounds(consumer):
+                    made.append(consumer.writes[0].tensor)
+                elif axes <= consumer.reduces and _is_linear_in(consumer, name):
+                    sums.add(j)
+                else:
                     return None
-                sums.add(j)
     return sums
+
+
+def only_rounds(op: Op) -> bool:
+    """Whether the op is a cast: what is rescaled before it may as well be rescaled after."""
+    body = op.body
+    return (
+        op.combine is None
+        and len(op.reads) == 1
+        and isinstance(body, Call)
+        and body.function == "identity"
+        and all(index.axis is not None for index in op.reads[0].index)
+    )
 
 
 def _is_shifted_exponential(op: Op, tensor: str, results: list[str]) -> bool:

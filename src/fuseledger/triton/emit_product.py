@@ -9,6 +9,7 @@ from fuseledger.errors import CannotEmit
 from fuseledger.graph.op import Op
 from fuseledger.graph.scalar import Call, Read
 from fuseledger.graph.tensor import DTYPE_BITS
+from fuseledger.ledger.online import only_rounds
 from fuseledger.triton.emit_body import Frame, Writer, identity
 from fuseledger.triton.emit_statistic import Merge, Statistic, start
 from fuseledger.triton.lanes import MATRIX_LEAST
@@ -136,6 +137,8 @@ def online_statistic(w: Writer, i: int) -> tuple[int, int] | None:
     """(statistic, apply) of the operand that a rescaled sum reads."""
     for read in w.nest.ops[i].reads:
         apply = w.makers.get(read.tensor)
+        while apply is not None and only_rounds(w.nest.ops[apply]):
+            apply = w.makers.get(w.nest.ops[apply].reads[0].tensor)
         if apply is None:
             continue
         for inner in w.nest.ops[apply].reads:

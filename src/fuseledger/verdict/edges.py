@@ -190,7 +190,8 @@ class _Judge:
         limit = self.planned.options.limits.max_ops
         if between and len(merged) > 2 * limit:
             named = self.planned.kernels[between[0]].label
-            others = f" and {len(between) - 1} more kernels" if len(between) > 1 else ""
+            more = len(between) - 1
+            others = f" and {more} more kernel{'s' * (more > 1)}" if more else ""
             return _never(
                 f"{named}{others} between them: one kernel of {len(merged)} ops, or one that "
                 f"waits for itself"
@@ -234,9 +235,10 @@ class _Judge:
         owned = together.not_owned
         if owned is not None and together.walks > 1 and ("epilogue" in vetoes or gain <= 0):
             veto = dict(owned.vetoes)["capacity"]
-            again = vetoes.get(
-                "epilogue", f"walking twice is {format_time(max(0.0, time_delta))} slower"
-            )
+            slower = f"walking twice is {format_time(max(0.0, time_delta))} slower"
+            if math.isinf(time_delta):
+                slower = "nor does it fit walked twice"
+            again = vetoes.get("epilogue", slower)
             flips = capacity_flips(owned, self.device, self.sizes)
             return "capacity", f"{lead}: {veto}; {again}", flips
         for account in _ORDER:
