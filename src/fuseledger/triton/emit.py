@@ -22,7 +22,7 @@ from fuseledger.ledger.kernel import AxisSchedule, Kernel, Schedule
 from fuseledger.ledger.nest import Nest, analyse
 from fuseledger.ledger.online import online_variant
 from fuseledger.planner.schedules import components
-from fuseledger.triton.emit_body import Frame, Writer, identity
+from fuseledger.triton.emit_body import Writer, identity
 from fuseledger.triton.emit_reduce import above, apart, reduce_op
 from fuseledger.triton.functions import helpers_used
 from fuseledger.triton.lanes import MATRIX_LEAST, Group, Layout, lay_out
@@ -31,6 +31,7 @@ from fuseledger.triton.scope import (
     BUILTINS,
     POINTER_TYPES,
     RESERVED,
+    Frame,
     Names,
     Range,
     Scope,

@@ -7,7 +7,6 @@ tensor lies outside the kernel, the op's own body where it is pointwise, and a r
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -15,22 +14,17 @@ from math import prod
 from fuseledger.errors import CannotEmit
 from fuseledger.graph.axis import Index
 from fuseledger.graph.op import Access, Op
-from fuseledger.graph.scalar import Call, Const, Coord, Expr, Read
+from fuseledger.graph.scalar import Read
 from fuseledger.graph.tensor import Tensor, is_float
 from fuseledger.ledger.nest import Nest
+from fuseledger.triton.emit_expression import expression
 from fuseledger.triton.emit_fold import fold
-from fuseledger.triton.functions import (
-    BITWISE,
-    CONDITIONS,
-    DEFAULTS,
-    TAKES_CONDITIONS,
-    TEMPLATES,
-    power,
-)
 from fuseledger.triton.lanes import Group, Layout
 from fuseledger.triton.partials import Partial
 from fuseledger.triton.scope import (
     POINTER_TYPES,
+    Coords,
+    Frame,
     Names,
     Range,
     Scope,
@@ -40,21 +34,6 @@ from fuseledger.triton.scope import (
     literal,
     unwrapped,
 )
-
-Frame = Mapping[str, int]
-"""Group → the place that its lanes take in the tile at hand."""
-Coords = Mapping[str, Index]
-"""Axis of an op → where it is, over the variables in sight."""
-
-INTEGER_SAFE = frozenset({"add", "sub", "mul", "neg", "max", "min", "abs", "square", "identity"})
-RANDOM: dict[str, str] = {"uniform": "tl.rand", "normal": "tl.randn", "bernoulli": "tl.rand"}
-SEED = "SEED"
-"""The constant that random numbers are drawn from, with the number of their point."""
-PLACE = re.compile(r"(?<=\w\(|, )\{(\d)\}(?=[,)])")
-"""An argument of a call in a template."""
-SHORT, LONG = 12, 70
-"""Characters from which an argument gets a name: where a template repeats it, and in any case."""
-COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 
 
 @dataclass(slots=True)
@@ -456,7 +435,7 @@ class Writer:
     def pointwise(self, i: int, coords: Coords, frame: Frame) -> Text:
         """The body of a pointwise op at given coordinates, bound to a name."""
         op = self.nest.ops[i]
-        value = self.expression(op, op.body, coords, frame)
+        value = expression(self, op, op.body, coords, frame)
         if isinstance(op.body, Read) or value.text.isidentifier():
             return value
         shown = [n for n in op.kept if n in self.variables]
@@ -465,83 +444,7 @@ class Writer:
     def body(self, i: int, frame: Frame) -> Text:
         """The body of a reduction at the loop indices in sight."""
         op = self.nest.ops[i]
-        return self.expression(op, op.body, identity(op), frame)
-
-    def expression(self, op: Op, expr: Expr | None, coords: Coords, frame: Frame) -> Text:
-        """A scalar expression as text."""
-        if expr is None:
-            raise CannotEmit(f"{op.name} has no body: nothing is known of it but its tensors")
-        if isinstance(expr, Read):
-            return self.read(op, expr.slot, coords, frame)
-        if isinstance(expr, Const):
-            return Text(literal(expr.value))
-        if isinstance(expr, Coord):
-            at = self.coordinate(coords.get(expr.axis, Index()), frame)
-            return replace(at, text=f"({at.text})") if " " in at.text else at
-        return self._call(op, expr, coords, frame)
-
-    def _call(self, op: Op, expr: Call, coords: Coords, frame: Frame) -> Text:
-        function, arguments = expr.function, expr.args
-        if function in RANDOM:
-            return self._random(op, expr, coords, frame)
-        template = power(arguments[1]) if function == "pow" else None
-        if template is not None:
-            arguments = arguments[:1]
-        else:
-            template = TEMPLATES.get(function) or CONDITIONS.get(function) or BITWISE.get(function)
-        if template is None:
-            raise CannotEmit(f"{op.name}: the function {function} has no Triton text")
-        values = [self.expression(op, each, coords, frame) for each in arguments]
-        depth = max((v.depth for v in values), default=0)
-        values = [self.known(v.text) or self._hoisted(op, v, depth) for v in values]
-        places = frozenset[int]().union(*(v.places for v in values))
-        whole = function in INTEGER_SAFE | COMPARISONS and _integers(arguments, values)
-        taken = TAKES_CONDITIONS.get(function, frozenset[int]())
-        texts = [
-            v.condition
-            if k in taken
-            else v.whole
-            if function in BITWISE
-            else _whole(a, v)
-            if whole
-            else v.number
-            for k, (a, v) in enumerate(zip(arguments, values, strict=True))
-        ]
-        if function == "div" and texts[1] == "1.0":
-            return replace(values[0], text=texts[0])
-        texts += DEFAULTS.get(function, ())[len(texts) - 1 :] if function in DEFAULTS else ()
-        for k, text in enumerate(texts[: len(values)]):
-            repeated = template.count(f"{{{k}}}") > 1 and len(text) > SHORT
-            if (repeated or len(text) > LONG) and not text.isidentifier():
-                texts[k] = self.bind(function_stem(op), replace(values[k], text=text)).text
-        is_whole = whole or function in BITWISE
-        kind = "bool" if function in CONDITIONS else "int" if is_whole else "float"
-        return Text(_filled(template, texts), depth, places, kind)
-
-    def _random(self, op: Op, expr: Call, coords: Coords, frame: Frame) -> Text:
-        """A random number of this point: the same wherever, and however often, it is drawn."""
-        self.constants.setdefault(SEED, 0)
-        strides: dict[str, int] = {}
-        stride = 1
-        for axis in reversed(op.axes):
-            strides[axis.name] = stride
-            stride *= axis.size
-        at = Index(tuple(strides.items())).substitute(dict(coords))
-        point = self.coordinate(at, frame)
-        draw = f"{RANDOM[expr.function]}({SEED}, {point.text})"
-        if expr.function != "bernoulli":
-            return replace(point, text=draw, kind="float")
-        share = self.expression(op, expr.args[0], coords, frame)
-        return Text(
-            f"({draw} < {share.number})",
-            max(point.depth, share.depth), point.places | share.places, "bool",
-        )  # fmt: skip
-
-    def _hoisted(self, op: Op, value: Text, depth: int) -> Text:
-        """Work that an inner loop need not repeat, bound outside it."""
-        if value.depth < depth and "(" in value.text and not _is_literal(value.text):
-            return self.bind(function_stem(op), value)
-        return value
+        return expression(self, op, op.body, identity(op), frame)
 
     def part_text(self, partial: Partial) -> str:
         """The number of the block's part of a split result."""
@@ -590,30 +493,3 @@ def scaled(text: str, stride: int, words: str = "") -> str:
     """A multiple of an index; a negative one is subtracted where it follows another."""
     size = "" if abs(stride) == 1 else f" * {words or abs(stride)}"
     return f"{'-' if stride < 0 else ''}{text}{size}"
-
-
-def function_stem(op: Op) -> str:
-    """A name for part of an op's work."""
-    return f"{op.function}_part"
-
-
-def _filled(template: str, texts: list[str]) -> str:
-    """The template over its arguments, without parentheses around an argument of a call."""
-    return PLACE.sub(lambda found: unwrapped(texts[int(found[1])]), template).format(*texts)
-
-
-def _is_literal(text: str) -> bool:
-    return text.startswith("float(")
-
-
-def _integers(arguments: tuple[Expr, ...], values: list[Text]) -> bool:
-    """Whether a call is on whole numbers: at least one, and constants that are whole."""
-    kinds = [
-        float(a.value).is_integer() if isinstance(a, Const) else v.kind == "int"
-        for a, v in zip(arguments, values, strict=True)
-    ]
-    return all(kinds) and any(v.kind == "int" for v in values)
-
-
-def _whole(argument: Expr, value: Text) -> str:
-    return str(int(argument.value)) if isinstance(argument, Const) else value.text

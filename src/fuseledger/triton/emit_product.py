@@ -10,10 +10,10 @@ from fuseledger.graph.op import Op
 from fuseledger.graph.scalar import Call, Read
 from fuseledger.graph.tensor import DTYPE_BITS
 from fuseledger.ledger.online import only_rounds
-from fuseledger.triton.emit_body import Frame, Writer, identity
+from fuseledger.triton.emit_body import Writer, identity
 from fuseledger.triton.emit_statistic import Merge, Statistic, start
 from fuseledger.triton.lanes import MATRIX_LEAST
-from fuseledger.triton.scope import Text
+from fuseledger.triton.scope import Frame, Text
 from fuseledger.triton.walk import Walk, shape_of, walking
 
 DOT_TYPES: dict[str, str] = {

@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fuseledger.errors import CannotEmit
-from fuseledger.triton.scope import Text
+from fuseledger.triton.scope import Frame, Text
 
 if TYPE_CHECKING:
-    from fuseledger.triton.emit_body import Frame, Writer
+    from fuseledger.triton.emit_body import Writer
 
 SCANS: dict[str, tuple[str, str, str, str]] = {
     "sum": ("0.0", "tl.cumsum({0}, axis={1})", "tl.sum({0}, {1})", "{0} + {1}"),

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from fuseledger.graph.op import COMBINES, Op
-from fuseledger.triton.emit_body import Frame, Writer
+from fuseledger.triton.emit_body import Writer
+from fuseledger.triton.scope import Frame
 from fuseledger.triton.walk import Walk, shape_of
 
 

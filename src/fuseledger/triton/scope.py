@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from fuseledger.graph.axis import Index
 from fuseledger.triton.functions import HELPERS
 from fuseledger.triton.pretty import lines_of
 
 ValueKind = Literal["float", "int", "bool"]
+Frame = Mapping[str, int]
+"""Group → the place that its lanes take in the tile at hand."""
+Coords = Mapping[str, Index]
+"""Axis of an op → where it is, over the variables in sight."""
 
 RESERVED = frozenset(
     [*keyword.kwlist, "tl", "triton", "torch", "range", "float", "int", "pid", *HELPERS]

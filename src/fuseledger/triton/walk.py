@@ -9,9 +9,9 @@ from math import prod
 from typing import Required, TypedDict, Unpack
 
 from fuseledger.errors import CannotEmit
-from fuseledger.triton.emit_body import Frame, Writer
+from fuseledger.triton.emit_body import Writer
 from fuseledger.triton.lanes import Group
-from fuseledger.triton.scope import Scope, Variable
+from fuseledger.triton.scope import Frame, Scope, Variable
 
 LANES_MAX = 1 << 20
 """Most elements of a Triton tile."""
