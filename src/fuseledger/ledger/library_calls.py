@@ -125,6 +125,8 @@ def _miss(steps: list[str], known: dict[tuple[str, ...], str]) -> str:
     missing = next((step for step in steps if step not in has), None)
     if missing == "gelu" and "gelu_tanh" in has:
         return "has GELU in its tanh form only"
+    if missing == "mask":
+        return "adds a bias or a whole tensor only"
     if missing is not None:
         return f"has no epilogue {missing}"
     return f"cannot apply {', '.join(steps)} in this order"

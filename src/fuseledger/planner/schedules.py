@@ -123,7 +123,7 @@ class ScheduleSearch:
         if price.walks == 1:
             owned = frozenset(name for axes in variant.carried.values() for name in axes)
         axes = tuple(
-            (name, _treatment(variant, name, price.tiles.get(name), owned))
+            (name, treatment(variant, name, price.tiles.get(name), owned))
             for name, size in nest.sizes.items()
             if size > 1
         )
@@ -298,7 +298,10 @@ def _variant(nest: Nest, choice: Choice) -> Nest:
     return variant
 
 
-def _treatment(nest: Nest, name: str, tile: int | None, owned: frozenset[str]) -> AxisSchedule:
+def treatment(
+    nest: Nest, name: str, tile: int | None, owned: frozenset[str] = frozenset()
+) -> AxisSchedule:
+    """What becomes of an axis with a tile, or with none, where `owned` axes are held whole."""
     size = nest.sizes[name]
     if tile is None:
         if name in owned:

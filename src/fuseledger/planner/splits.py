@@ -9,20 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 
 from fuseledger.clock.roofline import Roofline
 from fuseledger.clock.time import Time
 from fuseledger.devices import Device
 from fuseledger.graph.graph import Graph
-from fuseledger.ledger.footprint import LOOP_POINTS
-from fuseledger.ledger.kernel import AxisSchedule, Kernel, Schedule
+from fuseledger.ledger.kernel import Kernel, Schedule
 from fuseledger.ledger.nest import Nest, analyse
 from fuseledger.ledger.online import online_variant
 from fuseledger.ledger.price import Price
 from fuseledger.ledger.pricer import Pricer
 from fuseledger.ledger.tiles import TileLimits
-from fuseledger.planner.schedules import EXTRA_WORK
+from fuseledger.planner.schedules import EXTRA_WORK, treatment
 
 LEAST_STEP = 16
 """Least elements of the reduced axis in a part: one step of a matrix unit."""
@@ -76,6 +76,12 @@ class Parts:
         sizes = self.nest.sizes
         return max(self.nest.split_axes, key=lambda name: (sizes[name], name), default=None)
 
+    @cached_property
+    def _free(self) -> list[str]:
+        """Axes whose tiles are searched."""
+        fixed = self.nest.split_axes.union(self._fixed)
+        return [name for name in self.nest.open_axes if name not in fixed]
+
     def most(self) -> int:
         """The largest factor that leaves every part a step of a matrix unit."""
         size = self.nest.sizes[self.axis] if self.axis else 1
@@ -97,7 +103,7 @@ class Parts:
         if axis is None:
             return 1
         size, most = self.nest.sizes[axis], self.most()
-        free = any(n not in self._fixed for n in self.nest.open_axes if n not in self.nest.split_axes)  # noqa: E501  # fmt: skip
+        free = bool(self._free)
         known = [s for s in (LADDER if free else range(2, most + 1)) if s <= most]
         found = self._fastest([s for s in known if pieces(size, s) == s], key)
         if free and found > 1:
@@ -125,7 +131,7 @@ class Parts:
     def _search(self, parts: int) -> Parted:
         """Descent over the tiles that are free: from the least, from the least that compute nothing
         again, and from one that fills the SMs."""
-        free = [n for n in self.nest.open_axes if n not in self.nest.split_axes and n not in self._fixed]  # noqa: E501  # fmt: skip
+        free = self._free
         fixed = {name: tile for name, tile in self._fixed.items() if name in self.nest.open_axes}
         for name in self.nest.split_axes:
             size = self.nest.sizes[name]
@@ -173,7 +179,7 @@ class Parts:
 
     def _kernel(self, price: Price) -> Kernel:
         axes = tuple(
-            (name, self._treatment(name, size, price.tiles.get(name)))
+            (name, treatment(self.nest, name, price.tiles.get(name)))
             for name, size in self.nest.sizes.items()
             if size > 1
         )
@@ -181,15 +187,6 @@ class Parts:
             axes=axes, warps=price.warps, stages=price.stages, online=bool(self.nest.rescaled)
         )
         return Kernel(ops=self.nest.positions, schedule=schedule)
-
-    def _treatment(self, name: str, size: int, tile: int | None) -> AxisSchedule:
-        if tile is None:
-            return AxisSchedule("loop", min(size, LOOP_POINTS))
-        if name not in self.nest.split_axes:
-            return AxisSchedule("grid", tile)
-        if tile < size:
-            return AxisSchedule("split", -(-size // tile))
-        return AxisSchedule("loop", min(size, LOOP_POINTS))
 
 
 def pieces(size: int, parts: int) -> int:
