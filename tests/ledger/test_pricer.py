@@ -7,10 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nests import pricer_of
 
+from fuseledger.clock.roofline import Roofline
 from fuseledger.graph import compose
 from fuseledger.graph.builder import GraphBuilder
 from fuseledger.graph.view import View
 from fuseledger.graph.window import Window, convolution, pool, take
+from fuseledger.ledger.price import Price
 
 
 def gemm(b: GraphBuilder, x: View, y: View) -> View:
@@ -187,3 +189,22 @@ def test_compulsory_bytes_do_not_depend_on_tiles(m: int, n: int):
     assert price.l2_bytes >= price.read_bytes + price.write_bytes
     assert price.blocks == -(-256 // m) * -(-512 // n)
     assert price.extra_flops == 0
+
+
+@given(st.sampled_from([16, 32, 64, 128]), st.sampled_from([8, 32, 96]), st.integers(1, 2))
+def test_no_schedule_is_better_than_its_draft(m: int, n: int, walks: int):
+    """A draft holds nothing and fills every SM: with its footprint the same tiles are no quicker."""
+    pricer = pricer_of(two_convolutions, (1, 32, 64, 64), (32, 32, 3, 3), (32, 32, 3, 3))
+    tiles = dict(zip(pricer.nest.open_axes, (m, n), strict=False))
+    clock = Roofline(pricer.device)
+    drafted: list[float] = []
+
+    def reject(draft: Price) -> bool:
+        drafted.append(clock.time(draft).total_us)
+        return True
+
+    assert pricer.price_unless(reject, tiles, walks=walks) is None
+    price = pricer.price(tiles, walks=walks)
+    assert clock.time(price).total_us >= drafted[0]
+    assert pricer.price_unless(reject, tiles, walks=walks) is price
+    assert len(drafted) == 1

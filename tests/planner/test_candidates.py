@@ -85,3 +85,23 @@ def test_where_growth_is_cut_short_the_plan_is_no_dearer_than_merging() -> None:
     )
     check_legal(graph, [tuple(bits(m)) for m in in_order(graph, masks)[0] or []])
     assert planned.partition.cost <= sum(ever[mask] for mask in masks) * (1 + 1e-9)
+
+
+def test_sets_that_cost_far_more_than_their_parts_are_grown_no_further() -> None:
+    """Past the limit, what holds a pair that does not go together is asked for less often."""
+    graph = random_graph(5, 24)
+
+    def larger_sets(bad: set[int]) -> set[tuple[int, ...]]:
+        asked: set[tuple[int, ...]] = set()
+
+        def cost(group: tuple[int, ...]) -> float:
+            asked.add(group)
+            return 2.0 * len(group) if bad <= set(group) else 1.0 + len(group) / 2
+
+        found = enumerate_candidates(graph, cost, Limits(structures=1, per_step=10_000))
+        assert found.cut_short
+        assert tuple(sorted(pair)) in asked
+        return {group for group in asked if pair <= set(group) and len(group) > 4}
+
+    pair = {3, next(iter(bits(neighbours(graph)[3])))}
+    assert len(larger_sets(pair)) < 0.6 * len(larger_sets({-1}))

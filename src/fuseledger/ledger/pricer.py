@@ -5,7 +5,7 @@ What no schedule changes is computed once per nest. `footprint.py` adds rule R5.
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Callable, Set
 from functools import cached_property
 from math import prod
 
@@ -18,7 +18,7 @@ from fuseledger.ledger.footprint import ACCUMULATOR_BYTES, LOOP_POINTS, Footprin
 from fuseledger.ledger.library_calls import library_calls
 from fuseledger.ledger.nest import Edge, Nest, cone, rewalked
 from fuseledger.ledger.price import Price, external_bytes
-from fuseledger.ledger.tiled import Bound, TiledLoads
+from fuseledger.ledger.tiled import Bound, Grouped, TiledLoads
 
 FOLD_SHARE = 0.1
 """Partials up to this share of a kernel's own traffic are folded by whoever reads them; more get
@@ -40,6 +40,7 @@ class Pricer:
         self.write_bytes = sum(self.tensors[name].bytes for name in nest.outputs)
         self.calls = library_calls(nest, device.vendor)
         self._prices: dict[tuple[object, ...], Price] = {}
+        self._drafts: dict[tuple[object, ...], Regions] = {}
         self._bounds = bounds_of(nest)
         halos = _halos(nest, self._bounds)
         pipes = self._pipes
@@ -107,16 +108,40 @@ class Pricer:
 
         Asked again for the same choice it gives the same object.
         """
-        nest = self.nest
-        sizes = nest.sizes
-        tiles = {name: min(tiles.get(name, sizes[name]), sizes[name]) for name in nest.open_axes}
-        key = (*tiles.values(), walks, stages)
-        found = self._prices.get(key)
-        if found is None:
-            found = self._prices[key] = self._price(tiles, walks, stages)
-        return found
+        price = self.price_unless(_never, tiles, walks=walks, stages=stages)
+        assert price is not None
+        return price
 
-    def _price(self, tiles: dict[str, int], walks: int, stages: int) -> Price:
+    def price_unless(
+        self,
+        rejects: Callable[[Price], bool],
+        tiles: dict[str, int],
+        *,
+        walks: int = 1,
+        stages: int = 2,
+    ) -> Price | None:
+        """The same, or None where `rejects` says so of a draft.
+
+        A draft has bytes, work and grid, no footprint: as if nothing had to be held, and an SM
+        kept as many blocks as it can.
+        """
+        sizes = self.nest.sizes
+        tiles = {
+            name: min(tiles.get(name, sizes[name]), sizes[name]) for name in self.nest.open_axes
+        }
+        key = (*tiles.values(), walks, stages)
+        price = self._prices.get(key)
+        if price is None:
+            price = self._prices[key] = self._draft(tiles, walks, stages)
+        regions = self._drafts.get(key)
+        if regions is not None:
+            if rejects(price):
+                return None
+            self.footprint.add(price, regions)
+            del self._drafts[key]
+        return price
+
+    def _draft(self, tiles: dict[str, int], walks: int, stages: int) -> Price:
         sizes = self.nest.sizes
         counts = {name: -(-sizes[name] // tile) for name, tile in tiles.items()}
         regions = self.regions(tiles)
@@ -127,6 +152,7 @@ class Pricer:
             read_bytes=self.read_bytes,
             write_bytes=self.write_bytes,
             stages=stages,
+            blocks_per_sm=self.footprint.limits.blocks,
             calls=self.calls,
         )
         if walks > 1:
@@ -134,8 +160,8 @@ class Pricer:
         self._work(price, regions, counts)
         self._rescale(price)
         self._partials(price, counts)
-        price.l2_bytes = self._loaded(price) + self.write_bytes + price.partial_bytes
-        self.footprint.add(price, regions)
+        price.l2_bytes = self._loaded(price, counts) + self.write_bytes + price.partial_bytes
+        self._drafts[*tiles.values(), walks, stages] = regions
         return price
 
     def _work(self, price: Price, regions: Regions, counts: dict[str, int]) -> None:
@@ -200,13 +226,21 @@ class Pricer:
             merge = COMBINES[op.combine or "sum"].merge_flops * (parts - 1) * op.output_points
             price.flops["lanes:fp32"] = price.flops.get("lanes:fp32", 0.0) + merge
 
-    def _loaded(self, price: Price) -> int:
+    def _loaded(self, price: Price, counts: dict[str, int]) -> int:
         """Bytes that all blocks load from L2: each element once per block and walk."""
-        total = 0
-        for name in self.nest.external:
-            again = price.walks if price.walks > 1 and name in self.rewalked else 1
-            total += self._loads.bytes_of(name, price.tiles) * again
+        total = self._loads.total(self._all_loads, price.tiles, counts)
+        if price.walks > 1:
+            again = self._loads.total(self._again_loads, price.tiles, counts)
+            total += (price.walks - 1) * again
         return total
+
+    @cached_property
+    def _all_loads(self) -> Grouped:
+        return self._loads.grouped(self.nest.external)
+
+    @cached_property
+    def _again_loads(self) -> Grouped:
+        return self._loads.grouped(self.rewalked)
 
 
 class _Work:
@@ -237,6 +271,10 @@ class _Work:
             elif extent != size:
                 again *= extent / size
         return max(1.0, again)
+
+
+def _never(_: Price) -> bool:
+    return False
 
 
 def _halos(nest: Nest, bounds: dict[int, list[Bound]]) -> dict[int, dict[str, bool]]:

@@ -9,10 +9,9 @@ is fitted per kind of compiler on the sweep of `benchmarks/register_sweep.py`.
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from math import prod, sqrt
 from pathlib import Path
 from typing import Protocol
@@ -134,11 +133,16 @@ class RegisterModel:
         ]
         products = {i for i, _, _ in contractions}
         self._values = _Values(nest, parts, products, owning=True)
-        self._walking = self._values
-        if nest.carried:
-            self._walking = _Values(nest, parts, products, owning=False)
+        self._parts, self._products = parts, products
         self._fits = _fits(fitted_arch(device.arch))
         self._weights: dict[tuple[str, bool], _Weights] = {}
+
+    @cached_property
+    def _walking(self) -> _Values:
+        """The values where carried tensors are walked twice and not held."""
+        if not self._nest.carried:
+            return self._values
+        return _Values(self._nest, self._parts, self._products, owning=False)
 
     def block(
         self, regions: Mapping[int, Mapping[str, int]], tiles: Mapping[str, int], *, owning: bool
@@ -262,6 +266,7 @@ class _Values:
     def __init__(self, nest: Nest, parts: Parts, products: Set[int], *, owning: bool) -> None:
         self.products = len(products)
         self.parts: list[Part] = []
+        self._places: dict[int, int] = {}
         self.held: list[int] = []
         """Accumulators, and tensors that are owned whole."""
         self.stored: list[tuple[int, float]] = []
@@ -328,26 +333,25 @@ class _Values:
         return found
 
     def _add(self, part: Part) -> int:
-        for k, known in enumerate(self.parts):
-            if known is part:
-                return k
-        self.parts.append(part)
-        return len(self.parts) - 1
+        k = self._places.setdefault(id(part), len(self.parts))
+        if k == len(self.parts):
+            self.parts.append(part)
+        return k
 
     def _live(self, nest: Nest, products: Set[int], place: dict[str, int]) -> None:
         last = {read.tensor: i for i, op in nest.ops.items() for read in op.reads}
-        live: dict[str, int] = {}
-        found: list[Counter[int]] = []
+        live: set[str] = set()
+        found: list[frozenset[str]] = []
         for i, op in nest.ops.items():
             for read in op.reads:
                 if not (i in products and _is_operand(nest, i, read)):
-                    live.setdefault(read.tensor, place[read.tensor])
-            live.update((write.tensor, place[write.tensor]) for write in op.writes)
-            now = Counter(live.values())
+                    live.add(read.tensor)
+            live.update([write.tensor for write in op.writes])
+            now = frozenset(live)
             if not any(now <= other for other in found):
                 found = [other for other in found if not other <= now] + [now]
-            live = {name: k for name, k in live.items() if last.get(name, -1) > i}
-        self.together = tuple(tuple(sorted(each.elements())) for each in found)
+            live = {name for name in live if last.get(name, -1) > i}
+        self.together = tuple(tuple(sorted([place[n] for n in names])) for names in found)
 
 
 class _Taps:

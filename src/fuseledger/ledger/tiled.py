@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations, product
 from math import prod
+from typing import NamedTuple
 
 from fuseledger.graph.axis import Index
 from fuseledger.graph.op import Access
-from fuseledger.graph.tensor import dtype_bytes
+from fuseledger.graph.tensor import DTYPE_BITS, dtype_bytes
 from fuseledger.ledger.nest import Nest
 
 Points = frozenset[int] | range
@@ -51,6 +52,15 @@ class _Load:
     """Open axes, with their sizes, whose every block loads it all again."""
 
 
+class Grouped(NamedTuple):
+    """Loads of some tensors, by how they depend on the tiles."""
+
+    alike: tuple[tuple[tuple[str, ...], int], ...]
+    """(open axes whose every block loads all of it again, bytes)."""
+    apart: tuple[str, ...]
+    """Tensors that are asked one by one."""
+
+
 class TiledLoads:
     """Loads of one nest, prepared for asking their bytes under many choices of tiles.
 
@@ -64,6 +74,32 @@ class TiledLoads:
         }
         self._known: dict[tuple[object, ...], int] = {}
         self._loads = {name: self._prepared(name) for name in nest.external}
+
+    def grouped(self, names: Iterable[str]) -> Grouped:
+        """The loads of these tensors, for `total`: those that all depend on the tiles in one way
+        are one sum."""
+        alike: dict[tuple[str, ...], int] = {}
+        apart: list[str] = []
+        for name in names:
+            load = self._loads[name]
+            bits = load.once * DTYPE_BITS[load.dtype]
+            if load.tiled or bits % 8:
+                apart.append(name)
+            else:
+                axes = tuple(axis for axis, _ in load.lacking)
+                alike[axes] = alike.get(axes, 0) + bits // 8
+        return Grouped(tuple(alike.items()), tuple(apart))
+
+    def total(self, grouped: Grouped, tiles: Mapping[str, int], counts: Mapping[str, int]) -> int:
+        """Bytes of all of them in one walk of these tiles, of so many blocks along each axis."""
+        total = 0
+        for axes, once in grouped.alike:
+            for axis in axes:
+                once *= counts[axis]
+            total += once
+        for name in grouped.apart:
+            total += self.bytes_of(name, tiles)
+        return total
 
     def bytes_of(self, name: str, tiles: Mapping[str, int]) -> int:
         """Bytes of an external tensor that all blocks load in one walk of these tiles."""
@@ -82,6 +118,14 @@ class TiledLoads:
     def _prepared(self, name: str) -> _Load:
         """What no choice of tiles changes of a tensor's loads."""
         nest = self._nest
+        plain_axes = self._plain_axes(nest.external[name])
+        if plain_axes is not None:
+            return _Load(
+                nest.graph.tensors[name].dtype,
+                prod([nest.sizes[axis] for axis in plain_axes]),
+                (),
+                tuple((n, nest.sizes[n]) for n in nest.open_axes if n not in plain_axes),
+            )
         once = 1
         tiled: list[tuple[tuple[int, ...], tuple[str, ...]]] = []
         lacking = dict.fromkeys(nest.open_axes)
@@ -100,6 +144,17 @@ class TiledLoads:
             nest.graph.tensors[name].dtype, once, tuple(tiled),
             tuple((axis, nest.sizes[axis]) for axis in lacking),
         )  # fmt: skip
+
+    def _plain_axes(self, reads: list[tuple[int, Access]]) -> frozenset[str] | None:
+        """The axes of the only read of a tensor, where it walks each dimension by one of them."""
+        (i, access), *others = reads
+        if others:
+            return None
+        axes = [index.axis for index in access.index]
+        found = frozenset(
+            axis for axis in axes if axis is not None and (i, axis) not in self._bounds
+        )
+        return found if len(found) == len(axes) else None
 
     def _dims(
         self, name: str, reads: list[tuple[int, Access]]

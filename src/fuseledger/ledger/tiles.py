@@ -15,6 +15,10 @@ SECTOR_SHARE = 0.01
 """Tensors below this share of the kernel's traffic may waste sectors: it does not show."""
 
 
+Side = tuple[str, ...]
+"""Axes of one side of a contraction."""
+
+
 class TileLimits:
     """The least tiles of a nest's open axes, and whether given tiles respect them."""
 
@@ -22,6 +26,11 @@ class TileLimits:
         self.nest = pricer.nest
         self.sides = [(rows, columns) for _, rows, columns in pricer.contractions]
         self.contiguous = _contiguous(pricer)
+        self._least_tiles: list[tuple[Side, Side, list[tuple[int, int]]]] = []
+        for rows, columns in self.sides:
+            m, n = (prod(self.nest.sizes[name] for name in side) for side in (rows, columns))
+            goals = [(min(a, m), min(b, n)) for a, b in (MATRIX_TILE, MATRIX_TILE[::-1])]
+            self._least_tiles.append((rows, columns, goals))
 
     def least(self) -> dict[str, int]:
         """The smallest tiles allowed; reduced axes start whole, off the grid."""
@@ -38,15 +47,13 @@ class TileLimits:
     def allows(self, tiles: dict[str, int]) -> bool:
         """Whether every contraction's tile and every contiguous tile is large enough."""
         sizes = self.nest.sizes
-        if any(tiles.get(name, least) < least for name, least in self.contiguous.items()):
-            return False
-        for sides in self.sides:
-            extents = [prod(tiles.get(name, sizes[name]) for name in side) for side in sides]
-            whole = [prod(sizes[name] for name in side) for side in sides]
-            if not any(
-                all(e >= min(g, w) for e, w, g in zip(extents, whole, goals, strict=True))
-                for goals in (MATRIX_TILE, MATRIX_TILE[::-1])
-            ):
+        for name, least in self.contiguous.items():
+            if tiles.get(name, least) < least:
+                return False
+        for rows, columns, goals in self._least_tiles:
+            m = prod([tiles.get(name, sizes[name]) for name in rows])
+            n = prod([tiles.get(name, sizes[name]) for name in columns])
+            if not any(m >= least_m and n >= least_n for least_m, least_n in goals):
                 return False
         return True
 

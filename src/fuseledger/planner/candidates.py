@@ -31,10 +31,13 @@ Cost = Callable[[tuple[int, ...]], float | None]
 
 MAX_OPS = 10
 MAX_CANDIDATES = 50_000
-EXHAUSTIVE = 2_000
-"""Distinct structures up to which every convex set is grown."""
-PER_STEP = 150
+EXHAUSTIVE = 600
+"""Distinct structures up to which every convex set is grown: all of them of any nine ops."""
+PER_STEP = 60
 """Beyond, distinct structures that each step of the growth by units may add."""
+HOPELESS = 1.5
+"""Beyond, sets that as one kernel cost so many times what their parts do are grown no further: what
+is better than its parts holds no set that is much worse, but for what that set alone writes."""
 
 
 def neighbours(graph: Graph) -> list[int]:
@@ -161,7 +164,8 @@ class _Growth:
         self.cost, self.limits, self.deadline, self.moved = cost, limits, deadline, moved
         self.reach, self.near = Reach.of(graph), neighbours(graph)
         self.found: dict[int, float] = {}
-        self.unusable: set[int] = set()
+        self.least: dict[int, float] = {}
+        """Least cost known of each set, as one kernel or in the parts that it was grown from."""
         self.distinct = distinct or (lambda: len(self.found))
         self.cut_short: list[str] = []
 
@@ -175,7 +179,7 @@ class _Growth:
         layer: dict[int, tuple[int, int, int]] = {}
         self.pairs: list[int] = []
         for mask in pieces:
-            self._price(mask)
+            self._price(mask, sum(self.found.get(1 << i, math.inf) for i in bits(mask)))
             if not mask & barriers:
                 layer[mask] = around[mask]
         inside = sum(pieces) & ~barriers
@@ -188,6 +192,9 @@ class _Growth:
                     f"beyond {self.limits.structures:,} structures only the most promising groups "
                     "were grown"
                 )
+                layer = {
+                    mask: marks for mask, marks in layer.items() if not self._is_hopeless(mask)
+                }
             wider = self._wider(layer, piece_of, inside, around)
             for mask, piece in self._promising(wider) if promising else wider:
                 if mask | piece in grown:
@@ -202,7 +209,7 @@ class _Growth:
                 if len(self.found) >= self.limits.candidates:
                     self._say(f"candidates capped at {len(self.found):,}")
                     return False
-                self._price(mask | piece)
+                self._price(mask | piece, self.least[mask] + self.least[piece])
                 if self.moved is not None and not len(self.found) % 64:
                     self.moved(len(self.found))
                 one, two = layer[mask], around[piece]
@@ -236,15 +243,19 @@ class _Growth:
             near |= self.near[i]
         return above, below, near
 
-    def _price(self, mask: int) -> None:
-        if mask in self.found or mask in self.unusable:
-            return
-        price = self.cost(tuple(bits(mask)))
-        if price is not None:
-            self.found[mask] = price
-        else:
-            assert mask & mask - 1, "a single op is always a kernel"
-            self.unusable.add(mask)
+    def _price(self, mask: int, apart: float) -> None:
+        """Price a set, whose parts cost `apart`."""
+        if mask not in self.least:
+            price = self.cost(tuple(bits(mask)))
+            if price is not None:
+                self.found[mask] = price
+            else:
+                assert mask & mask - 1, "a single op is always a kernel"
+            self.least[mask] = math.inf if price is None else price
+        self.least[mask] = min(self.least[mask], apart)
+
+    def _is_hopeless(self, mask: int) -> bool:
+        return self.found.get(mask, 0.0) > HOPELESS * self.least[mask]
 
     def _promising(self, wider: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
         """The sets likeliest to save most, each first op in turn.

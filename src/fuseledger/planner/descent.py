@@ -75,10 +75,16 @@ class Descent:
         best = self.pricer.price(tiles, walks=self.walks)
         key = self.key(best)
         improved = True
+
+        def is_worse(draft: Price) -> bool:
+            return self.key(draft) >= key
+
         while improved:
             improved = False
             for step in steps(best.tiles):
-                price = self.pricer.price(step, walks=self.walks)
+                price = self.pricer.price_unless(is_worse, step, walks=self.walks)
+                if price is None:
+                    continue
                 found = self.key(price)
                 if found < key:
                     best, key, improved = price, found, True

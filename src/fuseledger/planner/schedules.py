@@ -84,6 +84,7 @@ class ScheduleSearch:
         default_factory=dict[tuple[object, bool], dict[ScheduleKey, Figures]]
     )
     """What a compiler said: (structure of the ops, whether online) → schedule → figures."""
+    _part_prices: dict[tuple[int, ...], Price] = field(default_factory=dict[tuple[int, ...], Price])
 
     def choose(self, positions: tuple[int, ...]) -> Choice:
         """The best schedule of the ops at `positions` (ascending), usable or with its vetoes."""
@@ -150,6 +151,7 @@ class ScheduleSearch:
         key = (self.structure(positions), choice.online)
         self.evidence.setdefault(key, {})[schedule_key(price, price.warps)] = found
         self.memo = {k: c for k, c in self.memo.items() if c is not choice and c.tiles}
+        self._part_prices.clear()
 
     # -- the search ------------------------------------------------------------------------
 
@@ -215,7 +217,7 @@ class ScheduleSearch:
     def _combined(self, nest: Nest, choice: Choice | None) -> tuple[Price, Time]:
         parts = components(nest)
         if len(parts) > 1:
-            prices = [self.price(part) for part in parts]
+            prices = [self._part_price(part) for part in parts]
             merged = merge(nest, parts, prices)
             known = self.evidence.get((signature(nest.graph, nest.positions), False), {})
             found = known.get(schedule_key(merged, merged.warps))
@@ -228,6 +230,13 @@ class ScheduleSearch:
         price = pricer.price(tiles, walks=choice.walks)
         price.vetoes = self._vetoes(price)
         return price, self.clock.time(price)
+
+    def _part_price(self, positions: tuple[int, ...]) -> Price:
+        """The price of a part of kernels that run side by side: most parts are in many of them."""
+        found = self._part_prices.get(positions)
+        if found is None:
+            found = self._part_prices[positions] = self.price(positions)
+        return found
 
     def _vetoes(self, price: Price) -> tuple[tuple[str, str], ...]:
         """What makes a schedule unusable: where time is minimised, capacity alone. A short grid
