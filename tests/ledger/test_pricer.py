@@ -193,7 +193,7 @@ def test_compulsory_bytes_do_not_depend_on_tiles(m: int, n: int):
 
 @given(st.sampled_from([16, 32, 64, 128]), st.sampled_from([8, 32, 96]), st.integers(1, 2))
 def test_no_schedule_is_better_than_its_draft(m: int, n: int, walks: int):
-    """A draft holds nothing and fills every SM: with its footprint the same tiles are no quicker."""
+    """A draft holds nothing and fills every SM: with its footprint the tiles are no quicker."""
     pricer = pricer_of(two_convolutions, (1, 32, 64, 64), (32, 32, 3, 3), (32, 32, 3, 3))
     tiles = dict(zip(pricer.nest.open_axes, (m, n), strict=False))
     clock = Roofline(pricer.device)
