@@ -57,7 +57,7 @@ def _in_one_unit(
 ) -> tuple[str, list[str]]:
     largest = max(values)
     scale, unit = next((each for each in units if largest >= each[0]), units[-1])
-    return unit, [str(value) if unit == "B" else three_digits(value / scale) for value in values]
+    return unit, [f"{v:,.0f}" if unit == "B" else three_digits(v / scale) for v in values]
 
 
 def three_digits(value: float) -> str:
