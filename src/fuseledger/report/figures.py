@@ -61,8 +61,8 @@ def _in_one_unit(
 
 
 def three_digits(value: float) -> str:
-    """Three significant digits without an exponent: 0.837, 8.82, 175, 1,998."""
-    if value >= 99.95:
+    """Three significant digits without an exponent: 0.837, 8.82, 175, 1,998; 0 as it is."""
+    if value >= 99.95 or not value:
         return f"{value:,.0f}"
     return (
         f"{value:.1f}" if value >= 9.995 else f"{value:.2f}" if value >= 0.9995 else f"{value:.3f}"
