@@ -251,7 +251,7 @@ g (float[3,4] x, float[3] u) => (float[4,3] y, float[3] z) { y = Transpose (x) z
 
 @pytest.mark.parametrize(("computed", "kernels"), [(True, 1), (False, 0)])
 def test_an_output_may_be_a_view_of_an_input(tmp_path: Path, computed: bool, kernels: int) -> None:
-    """A transposed input leaves the graph unread by any op: no kernel of TorchInductor's is for it."""
+    """TorchInductor makes no kernel for a transposed input that no op reads."""
     onnx: Any = pytest.importorskip("onnx")
     model = onnx.parser.parse_model(VIEWS_ALONE)
     if not computed:

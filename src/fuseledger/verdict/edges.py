@@ -30,6 +30,9 @@ Rule = Literal["fused", "cut", "neither"]
 FUSED: Rule = "fused"
 CUT: Rule = "cut"
 
+GIVEN = "given"
+"""The account of an edge that the user's cut decided, against what the ledger says."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeVerdict:
@@ -43,7 +46,8 @@ class EdgeVerdict:
     choice: str
     """`fused` or `cut`."""
     account: str
-    """The account that decided; `legality` where no kernel can hold both sides."""
+    """The account that decided; `legality` where no kernel can hold both sides, `given` where the
+    user's cut decided against the ledger."""
     reason: str
     rule: Rule
     """What the rule says of the two choices: `fused`, `cut` or `neither`."""
@@ -162,10 +166,9 @@ class _Judge:
                 f"{format_bytes(-bytes_delta)} less" if by_bytes
                 else f"{format_time(-time_delta)} faster"
             )  # fmt: skip
-            account = "search"
-            given = not self.planned.partition.candidates
-            why = "as the plan was given" if given else "but a neighbouring fusion needs it"
-            words = f"cut here alone the plan would be {better}, {why}"
+            account = self._open
+            words = f"cut here alone the plan would be {better}"
+            words += "" if account == GIVEN else ", but a neighbouring fusion needs it"
         else:
             by_launch = time_delta > 0 and launches * launch_us >= 0.5 * time_delta
             account = "launches" if by_launch and not by_bytes else "traffic"
@@ -251,6 +254,8 @@ class _Judge:
                     else ()
                 )  # fmt: skip
                 return account, f"{lead}: {vetoes[account]}", flips
+        if gain > 0 and self._open == GIVEN:
+            return GIVEN, f"{lead} they would save {self._gain(together, parts)}", ()
         if gain > 0:
             limit = self.planned.options.limits.max_ops
             why = (
@@ -258,7 +263,7 @@ class _Judge:
                 if len(merged) > limit
                 else "another partition of their neighbours saves more"
             )
-            return "search", f"{lead} they would save {format_time(-time_delta)}, but {why}", ()
+            return "search", f"{lead} they would save {self._gain(together, parts)}, but {why}", ()
         account, words = dearer(
             self.search, self._price(merged), [self._price(group) for group in parts]
         )
@@ -267,6 +272,18 @@ class _Judge:
             moved = together.bytes - sum(c.bytes for c in apart)
             more = f"{format_bytes(moved)} more"
         return account, f"{lead} {more}: {words}", ()
+
+    @property
+    def _open(self) -> str:
+        """What decided where the other choice would be better: the user, or the search."""
+        return "search" if self.planned.partition.candidates else GIVEN
+
+    def _gain(self, together: Choice, parts: list[Group]) -> str:
+        """What one kernel saves, in what the plan minimises."""
+        apart = [self.search.choose(group) for group in parts]
+        if self.search.objective == "bytes":
+            return format_bytes(sum(c.bytes for c in apart) - together.bytes)
+        return format_time(sum(c.time_us for c in apart) - together.time_us)
 
     def _involved(self, mine: int, home: int) -> list[int]:
         """The kernels of both sides and all that lie on a way from one to the other."""
