@@ -309,7 +309,7 @@ SINCE = {"bvlc_alexnet": range(10, 100), "squeezenet": range(10, 100), "resnet50
 
 @pytest.mark.parametrize("name", SINCE)
 def test_a_light_model_is_the_same_in_every_opset(name: str) -> None:
-    """Converted from opset 9 to later ones up to the newest, a model keeps its ops and its floor."""
+    """Converted from opset 9 to later ones up to the newest, a model keeps its ops and floor."""
     import onnx
 
     model = onnx.load(_light(f"{name}.onnx"))
