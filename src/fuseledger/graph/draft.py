@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from fuseledger.errors import ShapeError
 from fuseledger.graph.axis import Axis, Index
 from fuseledger.graph.op import Kind
 from fuseledger.graph.scalar import Expr
-from fuseledger.graph.tensor import MAX_ELEMENTS, Role, too_large
+from fuseledger.graph.tensor import Role
 
 
 @dataclass(slots=True)
@@ -19,12 +18,6 @@ class DraftTensor:
     shape: tuple[int, ...]
     dtype: str
     role: Role
-
-    def __post_init__(self) -> None:
-        if too_large(self.shape):
-            raise ShapeError(
-                f"a tensor of shape {list(self.shape)} has more than {MAX_ELEMENTS:,} elements"
-            )
 
 
 @dataclass(slots=True)

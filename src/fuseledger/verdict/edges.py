@@ -21,7 +21,7 @@ from fuseledger.planner.plan import Planned
 from fuseledger.planner.schedules import Choice, ScheduleSearch
 from fuseledger.verdict.flips import bandwidth_flips, capacity_flips, launch_flips, size_flips
 from fuseledger.verdict.proposals import Proposals
-from fuseledger.verdict.rule import Option, apply_rule, with_clock
+from fuseledger.verdict.rule import WAITS_FOR, Option, apply_rule, with_clock
 from fuseledger.verdict.why import dearer
 
 Group = tuple[int, ...]
@@ -259,7 +259,7 @@ class _Judge:
         if gain > 0:
             limit = self.planned.options.limits.max_ops
             why = (
-                f"{len(merged)} ops are more than the {limit} that one kernel is searched for"
+                f"no kernel of {len(merged)} ops was among the candidates"
                 if len(merged) > limit
                 else "another partition of their neighbours saves more"
             )
@@ -330,7 +330,7 @@ class _Judge:
             on_chip_bytes=max(c.on_chip_bytes for c in choices),
             capacity_veto=capacity[0] if capacity else None,
             launches=sum(c.launches for c in choices), time_us=sum(c.time_us for c in chosen),
-            waits_for=_WAITS.get(longest.bound, longest.bound), provenance="modelled",
+            waits_for=WAITS_FOR.get(longest.bound, longest.bound), provenance="modelled",
         )  # fmt: skip
 
     def _price(self, group: Group) -> Price:
@@ -358,10 +358,6 @@ class _Judge:
 
 _ORDER = ("legality", "capacity", "epilogue", "parallelism")
 """Accounts in the order in which their vetoes are told."""
-_WAITS = {
-    "dram": "DRAM", "l2": "L2", "matrix": "matrix units", "lanes": "arithmetic",
-    "special": "special functions", "launch": "launches",
-}  # fmt: skip
 
 
 def _never(reason: str) -> _Finding:
