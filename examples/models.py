@@ -26,6 +26,16 @@ def _llama3_8b_config(layers: int) -> Any:
     )  # fmt: skip
 
 
+def _llama3_70b_config(layers: int) -> Any:
+    from transformers import LlamaConfig
+
+    return LlamaConfig(
+        hidden_size=8192, intermediate_size=28672, num_hidden_layers=layers, num_attention_heads=64,
+        num_key_value_heads=8, vocab_size=128256, max_position_embeddings=8192, use_cache=False,
+        rms_norm_eps=1e-5,
+    )  # fmt: skip
+
+
 def _qwen3_8b_config(layers: int) -> Any:
     from transformers import Qwen3Config
 
@@ -116,6 +126,12 @@ def llama3_8b_block_decode() -> tuple[nn.Module, Inputs]:
     blocks = DecoderBlocks(_causal_lm(_llama3_8b_config(1)))
     new = torch.zeros(1, 1, 4096, dtype=BF16)
     return CachedDecoder(blocks, None, None), (new, *_cache(1, 2048))
+
+
+def llama3_70b_block() -> tuple[nn.Module, Inputs]:
+    """One Llama-3-70B decoder layer, prefill of 2,048 tokens."""
+    blocks = DecoderBlocks(_causal_lm(_llama3_70b_config(1)))
+    return blocks, (torch.zeros(1, 2048, 8192, dtype=BF16),)
 
 
 def llama3_8b() -> tuple[nn.Module, Inputs]:
@@ -245,3 +261,36 @@ def dit_block() -> tuple[nn.Module, Inputs]:
     hidden, steps = torch.zeros(8, 256, 1152, dtype=FP16), torch.zeros(8, dtype=torch.int64)
     none = (None, None, None)
     return block.to(FP16).eval(), (hidden, *none, steps, None, torch.zeros(8, dtype=torch.int64))
+
+
+def _timm(name: str) -> tuple[nn.Module, Inputs]:
+    """A classifier of timm in inference, batch 32 of 224 by 224 pixels.
+
+    timm imports torchvision, which fails where its compiled part does not fit the installed torch:
+    a CPU build of torch beside PyPI's torchvision. No classifier calls what that part would bring,
+    so its operators are then declared by name.
+    """
+    try:
+        from timm import create_model
+    except RuntimeError:
+        for operator in ("nms", "qnms"):
+            signature = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+            torch.library.define(f"torchvision::{operator}", signature)
+        from timm import create_model
+    model = create_model(name, pretrained=False).eval()
+    return model.half(), (torch.zeros(32, 3, 224, 224, dtype=FP16),)
+
+
+def swin_tiny() -> tuple[nn.Module, Inputs]:
+    """Swin-T of timm, batch 32 of 224 by 224 pixels."""
+    return _timm("swin_tiny_patch4_window7_224")
+
+
+def efficientnet_b0() -> tuple[nn.Module, Inputs]:
+    """EfficientNet-B0 of timm, batch 32 of 224 by 224 pixels."""
+    return _timm("efficientnet_b0")
+
+
+def mixer_b16() -> tuple[nn.Module, Inputs]:
+    """MLP-Mixer B/16 of timm, batch 32 of 224 by 224 pixels."""
+    return _timm("mixer_b16_224")

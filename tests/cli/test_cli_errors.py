@@ -134,14 +134,18 @@ def test_a_narrow_encoding_still_gets_a_report() -> None:
 
 
 def test_a_module_that_runs_is_announced(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """Loading a Python module runs it: stderr says so, unless told to be quiet."""
-    note = "fuseledger: running missing.py:factory to build its module\n"
-    run(["plan", "missing.py:factory"])
+    module = tmp_path / "model.py"
+    module.write_text("")
+    note = f"fuseledger: running {module}:factory to build its module\n"
+    run(["plan", f"{module}:factory"])
     assert capsys.readouterr().err.startswith(note)
-    run(["plan", "missing.py:factory", "--quiet"])
+    run(["plan", f"{module}:factory", "--quiet"])
     assert not capsys.readouterr().err.startswith(note)
+    run(["plan", "missing.py:factory"])
+    assert "running" not in capsys.readouterr().err
     assert "runs it" in " ".join(options.SOURCE_HELP.split())
 
 

@@ -8,7 +8,8 @@ from syrupy.assertion import SnapshotAssertion
 
 from fuseledger.cli.main import COMMANDS, cli
 
-FIXED = ("plan", "explain", "devices")
+LONG = ("plan", "explain", "validate", "compare", "emit", "compile", "check-numerics")
+"""Commands that may take more than a moment."""
 
 
 def _flags(command: click.Command, path: str) -> Iterator[str]:
@@ -31,7 +32,7 @@ def _command(name: str) -> click.Command:
     return found
 
 
-@pytest.mark.parametrize("name", FIXED)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_flags_are_those_that_users_know(name: str, snapshot: SnapshotAssertion) -> None:
     """A flag that appears, changes or goes away is a decision, not an accident."""
     assert "\n".join(_flags(_command(name), name)) == snapshot
@@ -48,3 +49,18 @@ def test_every_option_has_a_help_text(name: str) -> None:
     """No option is left for the reader to guess."""
     for parameter in _command(name).params:
         assert isinstance(parameter, click.Argument) or getattr(parameter, "help", None)
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_every_long_command_can_be_quiet(name: str) -> None:
+    """Whatever shows progress has `--quiet`."""
+    assert "--quiet" in {flag for option in _command(name).params for flag in option.opts}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_report_can_go_to_a_file(name: str) -> None:
+    """`-o` and `--output` are one option everywhere, in every command and subcommand."""
+    command = _command(name)
+    several = list(command.commands.values()) if isinstance(command, click.Group) else [command]
+    for each in several:
+        assert ["-o", "--output"] in [list(option.opts) for option in each.params]

@@ -131,10 +131,13 @@ BROKEN: dict[str, tuple[str, str]] = {
     "no nodes": ("g (float[4] x) => (float[4] x) { }", "graph has no operators"),
     "matmul": (
         "g (float[2,3] x, float[4,5] w) => (float[2,5] y) { y = MatMul (x, w) }",
-        r"node y \(MatMul\): ",
+        r"node y \(MatMul\) of \[2, 3\], \[4, 5\]: ",
     ),
-    "add": ("g (float[3] x, float[4] w) => (float[4] y) { y = Add (x, w) }", r"node y \(Add\): "),
-    "axis": (f"{X4} {{ y = Softmax <axis=7> (x) }}", r"node y \(Softmax\): "),
+    "add": (
+        "g (float[3] x, float[4] w) => (float[4] y) { y = Add (x, w) }",
+        r"node y \(Add\) of \[3\], \[4\]: ",
+    ),
+    "axis": (f"{X4} {{ y = Softmax <axis=7> (x) }}", r"node y \(Softmax\) of \[4\]: "),
     "strings": (
         "g (string[2] x) => (string[2] y) { y = Identity (x) }",
         "input x holds elements of type STRING",

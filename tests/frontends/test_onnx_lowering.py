@@ -193,6 +193,19 @@ def test_a_loop_reads_what_its_body_captures() -> None:
     assert {"x", "w"} <= {read.tensor for read in graph.ops[0].reads}
 
 
+def test_a_scan_is_a_barrier() -> None:
+    """Scan reads its state, what it scans and what its body captures, and makes both results."""
+    graph = lowered(
+        """g (float[4] s, float[6,4] x, float[4] w) => (float[4] last, float[6,4] all) {
+          last, all = Scan <num_scan_inputs = 1, body = b (float[4] a, float[4] r)
+            => (float[4] n, float[4] o) { t = Mul (a, w) n = Add (t, r) o = Relu (n) }> (s, x)
+        }"""
+    )
+    assert graph.barriers == {"onnx.Scan": 1}
+    assert [read.tensor for read in graph.ops[0].reads] == ["s", "x", "w"]
+    assert [graph.tensors[write.tensor].shape for write in graph.ops[0].writes] == [(4,), (6, 4)]
+
+
 def test_ops_and_tensors_are_named_after_the_values_of_the_file() -> None:
     """The op that makes a value has its name; what leads to it is named below it."""
     graph = lowered("g (float[4,8] x) => (float[4,8] p) { a = Exp (x) p = Softmax (a) }")

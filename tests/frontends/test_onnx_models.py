@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from onnx_reference import evaluated, worst_difference
 
+from fuseledger.errors import SourceError
 from fuseledger.frontends.onnx import from_model, load
 from fuseledger.graph.validate import validate
 
@@ -295,6 +297,96 @@ def test_light_squeezenet_gives_the_recorded_output() -> None:
     _, found = evaluated(model, {info.name: given})
     recorded = onnx.load_tensor(_light("squeezenet_output_0.pb"))
     assert worst_difference(found, [onnx.numpy_helper.to_array(recorded)]) == 0
+
+
+NEWEST = 28
+"""The newest opset of onnx 1.23; of a later onnx, whatever it has."""
+
+
+SINCE = {"bvlc_alexnet": range(10, 100), "squeezenet": range(10, 100), "resnet50": (13, 14, 15)}
+"""Model → opsets that it is converted to: of the larger one, those that changed its operators."""
+
+
+@pytest.mark.parametrize("name", SINCE)
+def test_a_light_model_is_the_same_in_every_opset(name: str) -> None:
+    """Converted from opset 9 to later ones up to the newest, a model keeps its ops and floor."""
+    import onnx
+
+    model = onnx.load(_light(f"{name}.onnx"))
+    assert model.opset_import[0].version == 9
+    newest = onnx.defs.onnx_opset_version()
+    assert newest >= NEWEST
+    first = from_model(model)
+    for version in (*(v for v in SINCE[name] if v < newest), newest):
+        graph = from_model(onnx.version_converter.convert_version(model, version))
+        assert [op.title for op in graph.ops] == [op.title for op in first.ops], version
+        assert graph.floor_bytes == first.floor_bytes, version
+
+
+OLDEST = {"mlp": 14, "resnet": 15, "bert": 20, "qdq": 14, "mobile": 14, "se": 14}
+"""Model → the oldest opset that onnx can convert it to from 24: before, an operator is missing."""
+
+
+@pytest.mark.parametrize("name", OLDEST)
+def test_an_older_opset_gives_the_same_values(name: str) -> None:
+    """In each opset the model has the ops and the results that it has in 24."""
+    import onnx
+    from onnx.reference import ReferenceEvaluator
+
+    model, inputs = built(name)
+    expected = ReferenceEvaluator(model).run(None, inputs)
+    for version in range(OLDEST[name], 24):
+        older = onnx.version_converter.convert_version(model, version)
+        graph, found = evaluated(older, inputs, dims=DIMS.get(name))
+        assert len(graph.ops) == MODELS[name][2], version
+        assert worst_difference(found, expected) == 0, version
+
+
+BACKEND = {
+    "pytorch-converted": (82, {}),
+    "pytorch-operator": (35, {}),
+    "simple": (7, {"barrier": 7, "refused": 9}),
+}
+"""Folder of the onnx package → models that agree, and those that are not lowered: sequences,
+strings and gradients."""
+
+
+@pytest.mark.parametrize("folder", BACKEND)
+def test_exported_models_give_the_outputs_that_onnx_records(folder: str) -> None:
+    """Every model of the backend's data is lowered and agrees, or has a reason not to."""
+    import onnx
+
+    found: Counter[str] = Counter()
+    data = Path(onnx.__file__).parent / "backend/test/data" / folder
+    for path in sorted(data.glob("*/model.onnx")):
+        found[_recorded(onnx.load(path), path.parent / "test_data_set_0")] += 1
+    agree, others = BACKEND[folder]
+    assert found == {"agrees": agree, **others}
+
+
+def _recorded(model: Any, folder: Path) -> str:
+    """How the graph's outputs compare with the recorded ones."""
+    import onnx
+
+    def arrays(kind: str) -> list[Any]:
+        paths = [folder / f"{kind}_{i}.pb" for i in range(len(list(folder.glob(f"{kind}_*.pb"))))]
+        return [onnx.numpy_helper.to_array(onnx.load_tensor(path)) for path in paths]
+
+    stored = {tensor.name for tensor in model.graph.initializer}
+    names = [info.name for info in model.graph.input if info.name not in stored]
+    try:
+        graph, found = evaluated(model, dict(zip(names, arrays("input"), strict=False)))
+    except SourceError:
+        return "refused"
+    if graph.barriers:
+        return "barrier"
+    worst = worst_difference(found, arrays("output"))
+    return "agrees" if worst == 0 else f"{folder.parent.name} differs by {worst}"
+
+
+def test_the_sweep_has_ten_whole_models() -> None:
+    """Nine architectures and SqueezeNet are compared whole; those of torch are counted there."""
+    assert len(MODELS) + 1 == 10
 
 
 def test_a_model_is_left_as_it_is() -> None:

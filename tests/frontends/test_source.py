@@ -56,13 +56,12 @@ def test_sizes_are_passed_to_onnx_and_expressions(
 
 
 def test_a_factory_goes_to_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """file.py:factory and package.module:factory are modules of PyTorch."""
+    """file.py:factory is a module of PyTorch, wherever the file is."""
     path = tmp_path / "my model.py"
     path.write_text("")
     calls = _reader(monkeypatch, "torch", "load_factory")
     load(f"{path}:factory")
-    load("package.module:factory")
-    assert calls == [(f"{path}:factory",), ("package.module:factory",)]
+    assert calls == [(f"{path}:factory",)]
 
 
 def test_anything_else_is_an_expression() -> None:
@@ -81,6 +80,7 @@ def test_anything_else_is_an_expression() -> None:
         ("some dir/missing.pt2", "some dir/missing.pt2: no such file"),
         ("missing.py:factory", "missing.py: no such file"),
         ("missing.py", "missing.py: no such file"),
+        ("package.module:factory", "package.module is no Python file; write it as file.py:factory"),
         ("model.safetensors", "model.safetensors: no such file; a SOURCE is"),
         ("./models/mine", "./models/mine: no such file; a SOURCE is"),
         ("gelux(x[2])", "unknown function 'gelux'"),

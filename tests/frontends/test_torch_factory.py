@@ -5,10 +5,14 @@
 from __future__ import annotations
 
 import resource
+import subprocess
+import sys
 import zipfile
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -17,6 +21,7 @@ from torch import nn
 from fuseledger.errors import SourceError
 from fuseledger.frontends import aten_pt2
 from fuseledger.frontends import torch as frontend
+from fuseledger.graph.evaluate import evaluate
 from fuseledger.graph.graph import Graph
 from fuseledger.graph.validate import validate
 
@@ -60,6 +65,50 @@ def test_llama_block_floor_is_its_weights_and_activations() -> None:
     weights = 4096 * (4096 + 1024 + 1024 + 4096) + 3 * 4096 * 14336 + 2 * 4096
     tables = 2 * 2048 * 128
     assert graph.floor_bytes == 2 * (weights + 2 * 2048 * 4096 + tables)
+
+
+TIMM = {
+    # parameters, as timm's own table of results counts them (millions, two decimals)
+    "swin_tiny": (28.29, 348),
+    "efficientnet_b0": (5.29, 271),
+    "mixer_b16": (59.88, 199),
+}
+
+
+@pytest.mark.parametrize("name", TIMM)
+def test_model_of_timm_loads(name: str) -> None:
+    """A published timm model lowers without a barrier, with the parameters that it is known for."""
+    if find_spec("timm") is None:
+        pytest.skip("timm is not installed")
+    graph = validate(frontend.load_factory(f"{MODELS}:{name}"))
+    millions, ops = TIMM[name]
+    weights = [tensor for tensor in graph.tensors.values() if tensor.role == "weight"]
+    assert sum(tensor.elements for tensor in weights) == pytest.approx(millions * 1e6, rel=2e-2)
+    assert (len(graph.ops), graph.barriers) == (ops, {})
+
+
+PEAK = """
+import resource, sys
+import transformers.models.llama.modeling_llama
+from fuseledger.frontends.torch import load_factory
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+graph = load_factory(sys.argv[1])
+after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(after - before, sum(t.bytes for t in graph.tensors.values() if t.role == "weight"))
+"""
+
+
+def test_a_70b_block_allocates_nothing() -> None:
+    """One Llama-3-70B layer, 855,654,400 weights, adds less than 200 MB to a process's peak."""
+    pytest.importorskip("transformers")
+    done = subprocess.run(
+        [sys.executable, "-c", PEAK, f"{MODELS}:llama3_70b_block"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    added_kb, weights = map(int, done.stdout.split())
+    matrices = 8192 * (8192 + 1024 + 1024 + 8192) + 3 * 8192 * 28672
+    assert weights >= 2 * (matrices + 2 * 8192)
+    assert added_kb < 200_000
 
 
 def test_32_layers_allocate_nothing() -> None:
@@ -173,6 +222,34 @@ class Small(nn.Module):
             y = y * 2 + torch.ones(6)
         left, right = self.norm(y).split(3, 1)
         return torch.cat([left, right]).relu_(), left.max(1).values
+
+
+MODES = {
+    "train": ["conv", "bias", "batch_norm.statistic", "batch_norm.apply", "dropout", "relu"],
+    "eval": ["conv", "bias", "batch_norm.affine", "relu"],
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_mode_of_a_module_is_kept(tmp_path: Path, mode: str) -> None:
+    """Training takes batch statistics and draws; inference reads running ones and does not draw."""
+    layers = "nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.Dropout(0.5), nn.ReLU(inplace=True)"
+    make = f"def make(): return nn.Sequential({layers}).{mode}(), (torch.ones(2, 3, 4, 4),)"
+    graph = validate(frontend.load_factory(_file(tmp_path, make)))
+    assert [op.function for op in graph.ops] == MODES[mode]
+    assert ("1.running_mean" in graph.tensors) == (mode == "eval")
+
+
+def test_a_written_input_is_functional(tmp_path: Path) -> None:
+    """An input that the module writes is read once, as it was; the note names the write."""
+    body = "class M(nn.Module):\n def forward(self, x):\n  x.add_(1)\n  return x * 2\n"
+    graph = validate(
+        frontend.load_factory(_file(tmp_path, f"{body}def make(): return M(), (torch.ones(3),)"))
+    )
+    assert [op.function for op in graph.ops] == ["add", "mul"]
+    assert graph.notes == ("in-place updates of x are left out",)
+    given = {"x": np.array([1.0, 2.0, 3.0])}
+    assert evaluate(graph, given)[graph.results[0].name].tolist() == [4.0, 6.0, 8.0]
 
 
 def test_pt2_archive_gives_the_module_s_graph(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import ast
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -242,3 +243,22 @@ def test_a_tracers_own_attention_is_pytorchs(corpus: Path) -> None:
     plan = inductor_plan(str(path), load("h100-sxm"))
     assert (plan.status, plan.reason) == ("planned", None)
     assert [kernel.kind for kernel in plan.kernels] == ["extern"]
+
+
+VIEWS_ALONE = """<ir_version: 10, opset_import: ["" : 21]>
+g (float[3,4] x, float[3] u) => (float[4,3] y, float[3] z) { y = Transpose (x) z = Relu (u) }"""
+
+
+@pytest.mark.parametrize(("computed", "kernels"), [(True, 1), (False, 0)])
+def test_an_output_may_be_a_view_of_an_input(tmp_path: Path, computed: bool, kernels: int) -> None:
+    """TorchInductor makes no kernel for a transposed input that no op reads."""
+    onnx: Any = pytest.importorskip("onnx")
+    model = onnx.parser.parse_model(VIEWS_ALONE)
+    if not computed:
+        for field in ("input", "output", "node"):
+            del getattr(model.graph, field)[1]
+    path = tmp_path / "views.onnx"
+    path.write_bytes(model.SerializeToString())
+    plan = inductor_plan(str(path), load("h100-sxm"))
+    assert (plan.status, plan.reason) == ("planned", None)
+    assert len(plan.kernels) == kernels

@@ -177,3 +177,20 @@ def test_free_axes_are_those_no_window_reads() -> None:
     assert set(free_axes(graph)) == {"m", "n", "k"}
     assert resized(graph, {"m": 128}).tensors["x"].shape == (128, 32)
     assert replace(graph, name=graph.name).floor_bytes == graph.floor_bytes
+
+
+@pytest.mark.parametrize("objective", ["time", "bytes"])
+def test_a_cut_that_the_user_gave_is_no_choice_of_the_search(objective: str) -> None:
+    """Where `--cut` decides against the ledger the account is `given`, with the other's gain."""
+    plan = given("gemm(4096,4096,4096) + bias + gelu + residual", [2, 2], objective=objective)
+    apart = of(edge_verdicts(plan), "bias_1")
+    saved = {"bytes": 2 * 2 * 4096 * 4096, "time": apart.time_delta_us}[objective]
+    words = f"{saved / 1e6:.1f} MB" if objective == "bytes" else f"{-saved:.1f} µs"
+    assert (apart.choice, apart.account) == ("cut", "given")
+    assert apart.reason == f"together they would save {words}"
+    whole = given("rms_norm(x[8192,4096]) @ w[4096,12288]", [3], objective="time")
+    fused = of(edge_verdicts(whole), "rms_norm.apply")
+    assert (fused.choice, fused.account) == ("fused", "given")
+    assert "cut here alone the plan would be" in fused.reason
+    chosen = edge_verdicts(planned("gemm(4096,4096,4096) + bias + gelu + residual"))
+    assert "given" not in {verdict.account for verdict in chosen}

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from fuseledger.cli.options import SOURCE_HELP, PlanRequest, deliver, plan_options
-from fuseledger.cli.planned import plan_kernels, refuse_markdown
+from fuseledger.cli.planned import plan_kernels
 
 if TYPE_CHECKING:
     from fuseledger.triton.check import Checked
@@ -19,7 +20,7 @@ SCHEMA = "fuseledger/check@1"
 
 
 @click.command("check-numerics", epilog=SOURCE_HELP)
-@plan_options
+@partial(plan_options, forms=("text", "json"))
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the random inputs.")
 def command(format_: str, output: str | None, seed: int, **given: Any) -> int:
     """Run the planned kernels in Triton's interpreter and compare with float64.
@@ -28,7 +29,6 @@ def command(format_: str, output: str | None, seed: int, **given: Any) -> int:
     stand beside those of the traffic account. Exits with 1 where a kernel computes a wrong value;
     a kernel that cannot be emitted or checked says why and fails nothing.
     """
-    refuse_markdown(format_)
     from fuseledger.cli.progress import Progress
     from fuseledger.triton.check import check_kernels
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from fuseledger.cli.options import SOURCE_HELP, deliver, plan_options
+from fuseledger.cli.parse import Seconds
 
 if TYPE_CHECKING:
     from fuseledger.devices import Device
@@ -41,7 +42,7 @@ def _peers(ctx: click.Context, param: click.Parameter, text: str | None) -> tupl
               show_default=True,
               help="Compile what TorchInductor generates: registers and spills.")  # fmt: skip
 @click.option("--peer-time-limit", default=120.0, show_default=True, metavar="SECONDS",
-              type=click.FloatRange(min=1.0), help="Most time that a peer may take.")  # fmt: skip
+              type=Seconds(min=1.0), help="Most time that a peer may take.")  # fmt: skip
 @click.option("--all", "everything", is_flag=True, help="Every difference.")
 def command(
     format_: str, output: str | None, everything: bool, peers: tuple[str, ...] | None,

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from fuseledger.cli.options import SOURCE_HELP, PlanRequest, deliver, plan_options
-from fuseledger.cli.planned import plan_kernels, refuse_markdown
+from fuseledger.cli.parse import Count, Seconds
+from fuseledger.cli.planned import plan_kernels
 
 if TYPE_CHECKING:
     from fuseledger.triton.compile import Compiled
 
 
 @click.command("compile", epilog=SOURCE_HELP)
-@plan_options
-@click.option("--processes", type=click.IntRange(1), help="Compilers at once; one a core.")
-@click.option("--timeout", type=click.FloatRange(1), default=120.0, show_default=True,
+@partial(plan_options, forms=("text", "json"))
+@click.option("--processes", type=Count(min=1), help="Compilers at once; one a core.")
+@click.option("--timeout", type=Seconds(min=1), default=120.0, show_default=True,
               help="Seconds that one kernel may take.")  # fmt: skip
 @click.option("--no-cache", is_flag=True, help="Compile what was compiled before, too.")
 def command(
@@ -29,7 +31,6 @@ def command(
     for NVIDIA, the mix of SASS instructions. Exits with 1 where a kernel was emitted and does not
     compile.
     """
-    refuse_markdown(format_)
     from fuseledger.cli.progress import Progress
     from fuseledger.cli.terminal import page
     from fuseledger.report.compiled import compiled_json, compiled_text

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from fuseledger.cli.parse import factors, positive, sizes
+from fuseledger.cli.options import deliver, format_option, output_option
+from fuseledger.cli.parse import Count, factors, positive, sizes
 
 if TYPE_CHECKING:
     from fuseledger.verdict.options import Decision
@@ -26,12 +27,10 @@ _MACHINE = (
                  help="A GPU of the catalog, or a device file; h100-sxm if not given."),
     click.option("--bandwidth-gbs", callback=positive, metavar="GB/S",
                  help="Bandwidth of device memory, in place of the device's."),
-    click.option("--sm-count", type=click.IntRange(min=1, max=10**9), metavar="COUNT",
+    click.option("--sm-count", type=Count(min=1, max=10**9), metavar="COUNT",
                  help="SMs, in place of the device's."),
-    click.option("--format", "format_", type=click.Choice(["text", "json", "md"]), default="text",
-                 show_default=True, help="Form of the report."),
-    click.option("-o", "--output", metavar="FILE", type=click.Path(),
-                 help="Write the report to a file instead of stdout."),
+    format_option(),
+    output_option,
 )  # fmt: skip
 
 
@@ -118,18 +117,18 @@ def decide_one_gemm(size: tuple[int, int, int], split: tuple[int, ...],
 
 
 @command.command("attention")
-@click.option("--heads", type=click.IntRange(min=1), required=True, help="Heads of all sequences.")
-@click.option("--kv", type=click.IntRange(min=1), required=True, help="Keys and values of a head.")
-@click.option("--d", type=click.IntRange(min=1), required=True, help="Width of a head.")
+@click.option("--heads", type=Count(min=1), required=True, help="Heads of all sequences.")
+@click.option("--kv", type=Count(min=1), required=True, help="Keys and values of a head.")
+@click.option("--d", type=Count(min=1), required=True, help="Width of a head.")
 @click.option(
     "--split",
     callback=factors,
     metavar="64|16,64",
     help="Split factors of the keys; the best one if not given.",
 )
-@click.option("--queries", type=click.IntRange(min=1), default=1, show_default=True,
+@click.option("--queries", type=Count(min=1), default=1, show_default=True,
               help="Queries of a head.")  # fmt: skip
-@click.option("--kv-heads", type=click.IntRange(min=1),
+@click.option("--kv-heads", type=Count(min=1),
               help="Heads of keys and values; as many as --heads if not given.")  # fmt: skip
 @click.option("--dtype", default="fp16", show_default=True, help="Type of keys and values.")
 @realise_option
@@ -151,7 +150,6 @@ def decide_one_attention(heads: int, kv: int, d: int, split: tuple[int, ...], qu
 
 
 def _report(decision: Decision, format_: str, output: str | None) -> None:
-    from fuseledger.cli.options import deliver
     from fuseledger.cli.terminal import page
     from fuseledger.report.decision import (
         decide_document,

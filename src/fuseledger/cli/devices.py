@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-if TYPE_CHECKING:
-    from fuseledger.devices import Device
+from fuseledger.cli.options import deliver, format_option, output_option
 
-FORMAT = click.option(
-    "--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True,
-    help="Form of the answer.",
-)  # fmt: skip
+_form = format_option(("text", "json"))
 
 
 @click.group("devices", invoke_without_command=True)
-@FORMAT
+@_form
+@output_option
 @click.pass_context
-def command(context: click.Context, format_: str) -> None:
+def command(context: click.Context, format_: str, output: str | None) -> None:
     """The GPUs in the catalog, and every figure with its source."""
     if context.invoked_subcommand is not None:
         return
@@ -28,28 +25,30 @@ def command(context: click.Context, format_: str) -> None:
 
     devices = [load(name) for name in names()]
     if format_ == "json":
-        click.echo(devices_json(devices), nl=False)
+        deliver(devices_json(devices), output)
         return
-    sheet = page()
+    sheet = page(output)
     devices_table(sheet, devices)
-    click.echo(sheet.text(), nl=False)
+    deliver(sheet.text(), output)
 
 
 @command.command("show")
 @click.argument("name", metavar="NAME|FILE.toml")
-@FORMAT
+@_form
+@output_option
 @click.pass_context
-def show(context: click.Context, name: str, format_: str) -> None:
+def show(context: click.Context, name: str, format_: str, output: str | None) -> None:
     """Every figure of one GPU, with its source."""
     from fuseledger.cli.terminal import page
     from fuseledger.devices import load
     from fuseledger.report.devices import device_json, device_table
 
-    device: Device = load(name)
+    device = load(name)
     outer: dict[str, Any] = context.parent.params if context.parent else {}
+    output = output or outer.get("output")
     if "json" in (format_, outer.get("format_")):
-        click.echo(device_json(device), nl=False)
+        deliver(device_json(device), output)
         return
-    sheet = page()
+    sheet = page(output)
     device_table(sheet, device)
-    click.echo(sheet.text(), nl=False)
+    deliver(sheet.text(), output)

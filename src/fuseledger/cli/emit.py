@@ -5,19 +5,22 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
-from fuseledger.cli.options import SOURCE_HELP, PlanRequest, plan_options
+from fuseledger.cli.options import SOURCE_HELP, PlanRequest, plan_options, writable
 from fuseledger.cli.planned import plan_kernels
 from fuseledger.errors import OutputError
 
 
 @click.command("emit", epilog=SOURCE_HELP)
-@plan_options
-def command(format_: str, output: str | None, **given: Any) -> None:
+@partial(plan_options, forms=())
+@click.option("-o", "--output", metavar="DIR", type=click.Path(), callback=writable,
+              help="The folder to write: a new one, or one that emit wrote.")  # fmt: skip
+def command(output: str | None, **given: Any) -> None:
     """Write the planned kernels as Triton code into the folder named by -o.
 
     The folder gets kernels.py, launcher.py, test_kernels.py and ledger.json. A kernel that cannot
@@ -25,8 +28,6 @@ def command(format_: str, output: str | None, **given: Any) -> None:
     """
     if output is None:
         raise click.UsageError("name the folder to write: -o DIR")
-    if format_ != "text":
-        raise click.UsageError("--format has no use here: emit writes a folder")
     from fuseledger.cli.progress import Progress
     from fuseledger.report.build import plan_document
     from fuseledger.report.document import to_json

@@ -8,13 +8,14 @@ import click
 
 from fuseledger.cli.evidence import evidence_option
 from fuseledger.cli.options import SOURCE_HELP, PlanRequest, deliver, plan_options, plan_source
+from fuseledger.cli.parse import Count
 from fuseledger.errors import KernelError
 
 
 @click.command("explain", epilog=SOURCE_HELP)
 @plan_options
 @evidence_option
-@click.option("--kernel", required=True, type=click.IntRange(min=1), metavar="NUMBER",
+@click.option("--kernel", required=True, type=Count(min=1), metavar="NUMBER",
               help="Number of the kernel in the plan, from 1.")  # fmt: skip
 def command(format_: str, output: str | None, kernel: int, **given: Any) -> None:
     """Every account of one kernel, and why its edges were cut or fused."""

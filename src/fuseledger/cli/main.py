@@ -81,6 +81,9 @@ def run(args: list[str] | None = None) -> int:
         return 0
     except (KeyboardInterrupt, click.Abort):
         return 130
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return error.exit_code
     except click.ClickException as error:
         return _complain(_usage(error), error.exit_code)
     except FuseledgerError as error:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
+from fuseledger.cli.parse import Seconds
 from fuseledger.errors import OutputError
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def parse_cuts(ctx: click.Context, param: click.Parameter, text: str | None) -> 
     return cuts
 
 
-def _writable(ctx: click.Context, param: click.Parameter, output: str | None) -> str | None:
+def writable(ctx: click.Context, param: click.Parameter, output: str | None) -> str | None:
     """Refuse a file in no folder before the work starts, not after it."""
     folder = os.path.dirname(output) if output else ""
     if folder and not os.path.isdir(folder):
@@ -104,19 +105,30 @@ _SHARED = (
                  show_default=True, help="How kernels are launched."),
     click.option("--tf32", is_flag=True, help="Matrix products of fp32 in TF32."),
     click.option("--time-limit", default=600.0, show_default=True, metavar="SECONDS",
-                 type=click.FloatRange(min=0.0),
+                 type=Seconds(min=0.0),
                  help="Most time to choose kernels; then the best plan so far, with its gap."),
-    click.option("-o", "--output", metavar="FILE", type=click.Path(), callback=_writable,
-                 help="Write the report to a file instead of stdout."),
-    click.option("--quiet", is_flag=True, help="Nothing on stderr but errors."),
 )  # fmt: skip
 
 
+output_option = click.option(
+    "-o", "--output", metavar="FILE", type=click.Path(), callback=writable,
+    help="Write the report to a file instead of stdout.",
+)  # fmt: skip
+quiet_option = click.option("--quiet", is_flag=True, help="Nothing on stderr but errors.")
+
+
+def format_option(forms: tuple[str, ...] = FORMS) -> Callable[[Decorated], Decorated]:
+    """`--format` of a command whose report has these forms, the first if not given."""
+    return click.option(
+        "--format", "format_", type=click.Choice(forms), default=forms[0], show_default=True,
+        help="Form of the report.",
+    )  # fmt: skip
+
+
 def plan_options(command: Decorated, forms: tuple[str, ...] = FORMS) -> Decorated:
-    """Add SOURCE and the shared options to a command, whose report has these forms."""
-    form = click.option("--format", "format_", type=click.Choice(forms), default="text",
-                        show_default=True, help="Form of the report.")  # fmt: skip
-    for decorate in reversed((*_SHARED[:-2], form, *_SHARED[-2:])):
+    """Add SOURCE and the shared options to a command; a report's where its report has forms."""
+    report = (format_option(forms), output_option) if forms else ()
+    for decorate in reversed((*_SHARED, *report, quiet_option)):
         command = decorate(command)
     return command
 

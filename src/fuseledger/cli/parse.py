@@ -10,6 +10,28 @@ import click
 
 INT_MAX = 10**12
 
+
+class Count(click.IntRange):
+    """A whole number within bounds, called so where it is none."""
+
+    name = "whole number"
+
+
+class Seconds(click.FloatRange):
+    """A time limit in seconds; infinity is no limit, and NaN is refused."""
+
+    name = "number of seconds"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """The number within bounds."""
+        number: float = super().convert(value, param, ctx)
+        if math.isnan(number):
+            self.fail(f"{value!r} is not a valid {self.name}", param, ctx)
+        return number
+
+
 Callback = Callable[[click.Context, click.Parameter, str | None], Any]
 
 

@@ -31,9 +31,3 @@ def plan_kernels(request: PlanRequest) -> Planned:
     if request.cut:
         return plan_of_groups(graph, device, cut_groups(graph, request.cut[0]), options)
     return make_plan(graph, device, options)
-
-
-def refuse_markdown(format_: str) -> None:
-    """These reports have no Markdown form."""
-    if format_ == "md":
-        raise click.UsageError("--format is text or json here")

@@ -68,7 +68,7 @@ class Progress:
 
 
 def announce_code(source: str, *, quiet: bool) -> None:
-    """Say that a Python module is about to run, where the source is one."""
+    """Say that a Python module is about to run, where the source is one that is there."""
     from fuseledger.frontends.source import runs_python
 
     if not quiet and runs_python(source):

@@ -6,16 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fuseledger.cli.parse import is_size, positive, sizes
+from fuseledger.cli.options import deliver, format_option, output_option
+from fuseledger.cli.parse import Count, is_size, positive, sizes
 
 if TYPE_CHECKING:
     from fuseledger.report.textbook import ChainPart
     from fuseledger.textbook.chain import Stage
 
-FORMAT = click.option(
-    "--format", "format_", type=click.Choice(["text", "json", "md"]), default="text",
-    show_default=True, help="Form of the report.",
-)  # fmt: skip
 CUTS = "1,1,1,1/1,3/2,2/4"
 SIZES = (4096, 4096, 4096), (16, 4096, 4096)
 
@@ -32,9 +29,9 @@ def _cuts(ctx: click.Context, param: click.Parameter, text: str) -> list[list[in
 def command(context: click.Context) -> None:
     """The two reference exercises, reproduced to the digit."""
     if context.invoked_subcommand is None:
-        context.invoke(chain, size=None, cuts=_cuts(context, chain.params[1], CUTS), format_="text")
+        context.invoke(chain, cuts=_cuts(context, chain.params[1], CUTS))
         click.echo()
-        context.invoke(ledger, bandwidth_gbs=None, sm_count=None, format_="text")
+        context.invoke(ledger)
 
 
 @command.command("chain")
@@ -52,8 +49,10 @@ def command(context: click.Context) -> None:
     callback=_cuts,
     help="Cuts to list: lengths of the kernels.",
 )
-@FORMAT
-def chain(size: tuple[int, int, int] | None, cuts: list[list[int]], format_: str) -> None:
+@format_option()
+@output_option
+def chain(size: tuple[int, int, int] | None, cuts: list[list[int]], format_: str,
+          output: str | None) -> None:  # fmt: skip
     """A GEMM, bias, GELU and residual in every cut, and a chain that fusing slows down."""
     from fuseledger.cli.terminal import page
     from fuseledger.report.textbook import chain_document, chain_markdown, chain_text, textbook_json
@@ -70,12 +69,12 @@ def chain(size: tuple[int, int, int] | None, cuts: list[list[int]], format_: str
         chains.append(_priced(title, chain_that_spills(), [[1, 1], [2]], source))
     document = chain_document("textbook", chains)
     if format_ == "text":
-        sheet = page()
+        sheet = page(output)
         chain_text(document, sheet)
         text = sheet.text()
     else:
         text = textbook_json(document) if format_ == "json" else chain_markdown(document)
-    click.echo(text, nl=False)
+    deliver(text, output)
 
 
 def _priced(title: str, stages: tuple[Stage, ...], cuts: list[list[int]], *notes: str) -> ChainPart:
@@ -102,12 +101,14 @@ def _priced(title: str, stages: tuple[Stage, ...], cuts: list[list[int]], *notes
 )
 @click.option(
     "--sm-count",
-    type=click.IntRange(min=1, max=10**9),
+    type=Count(min=1, max=10**9),
     metavar="COUNT",
     help="SMs of the machine; 132 if not given.",
 )
-@FORMAT
-def ledger(bandwidth_gbs: float | None, sm_count: int | None, format_: str) -> None:
+@format_option()
+@output_option
+def ledger(bandwidth_gbs: float | None, sm_count: int | None, format_: str,
+           output: str | None) -> None:  # fmt: skip
     """Six decisions, fuse or split, each from the shapes that the exercise states."""
     from fuseledger.cli.terminal import page
     from fuseledger.report.decision import decide_document
@@ -123,9 +124,9 @@ def ledger(bandwidth_gbs: float | None, sm_count: int | None, format_: str) -> N
     device = ledger_device(**{name: value for name, value in given.items() if value is not None})
     document = ledger_document([decide_document(decision) for decision in six_decisions(device)])
     if format_ == "text":
-        sheet = page()
+        sheet = page(output)
         ledger_text(document, sheet)
         text = sheet.text()
     else:
         text = textbook_json(document) if format_ == "json" else ledger_markdown(document)
-    click.echo(text, nl=False)
+    deliver(text, output)

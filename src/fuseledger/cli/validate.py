@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import click
 
+from fuseledger.cli.options import deliver, format_option, output_option, quiet_option
+
 
 @click.command("validate")
 @click.argument("corpus", metavar="CORPUS", type=click.Path(path_type=Path))
-@click.option("--format", "format_", type=click.Choice(["text", "json", "md"]), default="text",
-              show_default=True, help="Form of the report.")  # fmt: skip
-@click.option("-o", "output", metavar="FILE", help="Write the report to a file.")
+@format_option()
+@output_option
+@quiet_option
 @click.option("--all", "everything", is_flag=True, help="Every device with every class.")
 @click.option("--write-fit", metavar="FILE", type=click.Path(path_type=Path),
               help="Write the coefficients fitted on all rows.")  # fmt: skip
 @click.option("--plots", metavar="FOLDER", type=click.Path(path_type=Path, file_okay=False),
               help="Write times.svg and calibration.svg there (extra `report`).")  # fmt: skip
 def command(
-    corpus: Path, format_: str, output: str | None, everything: bool, write_fit: Path | None,
-    plots: Path | None,
+    corpus: Path, format_: str, output: str | None, quiet: bool, everything: bool,
+    write_fit: Path | None, plots: Path | None,
 ) -> None:  # fmt: skip
     """Predictions against measured times, out of fold.
 
@@ -27,7 +31,7 @@ def command(
     files are then run, on tensors without data), a .jsonl of decisions, or a CSV with columns
     source, device, time_us.
     """
-    from fuseledger.cli.options import deliver
+    from fuseledger.cli.progress import Progress
     from fuseledger.cli.terminal import page
     from fuseledger.report.validation import (
         validation_json,
@@ -36,7 +40,10 @@ def command(
     )
     from fuseledger.validate.run import validate
 
-    result = validate(corpus)
+    with Progress(quiet=quiet) as progress:
+        progress.step(f"pricing the rows of {corpus.name}")
+        with redirect_stdout(sys.stderr):  # what a checkout's files print is no part of the report
+            result = validate(corpus)
     if write_fit is not None and result.fit is not None:
         import msgspec
 

@@ -21,6 +21,7 @@ from fuseledger.graph.broadcast import broadcast_shapes
 from fuseledger.graph.builder import GraphBuilder
 from fuseledger.graph.graph import Graph
 from fuseledger.graph.scalar import Const, Coord, Expr, Read, call, rename
+from fuseledger.graph.tensor import MAX_ELEMENTS, too_large
 from fuseledger.graph.view import View
 
 
@@ -420,8 +421,21 @@ def lower(source: AtenGraph, *, composites: bool = True) -> Graph:
 
     if not source.outputs:
         raise SourceError(f"{source.source}: returns no tensor, so that nothing is left to plan")
+    for value in _values(source):
+        if too_large(value.shape):
+            raise SourceError(
+                f"{source.source}: tensor {value.name} of shape {list(value.shape)} has more than "
+                f"{MAX_ELEMENTS:,} elements"
+            )
     read = recognised(source) if composites else source
     return Lowering(GraphBuilder(source.name), source.source).run(read)
+
+
+def _values(source: AtenGraph) -> Iterator[Value]:
+    """Every tensor that the source speaks of."""
+    yield from (value for _, value in (*source.inputs, *source.weights))
+    for node in source.nodes:
+        yield from node.outputs
 
 
 def is_in_place(packet: str) -> bool:

@@ -7,8 +7,11 @@ Reading needs no torch.
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
 from fuseledger.errors import SourceError
 from fuseledger.frontends.aten import AtenGraph, AtenNode, Ref, Value, lower
@@ -24,6 +27,9 @@ DTYPES = {
     "bool": "bool",
 }  # fmt: skip
 """torch's name → ours."""
+
+_PLACE = re.compile(r"(?P<name>[^\[]*)\[(?P<position>\d{1,6})\]")
+"""An argument that is one of a list: `tensors[1]`."""
 
 
 def load(path: str | Path, *, form: Literal["eager", "export"] = "eager") -> Graph:
@@ -43,52 +49,104 @@ def read(path: str | Path, *, form: Literal["eager", "export"] = "eager") -> Ate
         raise SourceError(f"{path}: cannot be read ({error.strerror})") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise SourceError(f"{path}: not JSON ({error})") from None
-    try:
-        return _graph(path, content, form)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise SourceError(
-            f"{path}: not an ATen graph: {error!r} is missing or of a wrong type"
-        ) from None
+    except RecursionError:
+        raise SourceError(f"{path}: not an ATen graph: it is nested too deeply") from None
+    return _Reader(str(path)).graph(content, form)
 
 
-def _graph(path: Path, content: Json, form: str) -> AtenGraph:
-    body: Json = content if form == "eager" else content["export_graph"]
-    tensors = [entry for entry in body["inputs"] if "value" not in entry]  # the rest are numbers
-    stored = [*body["params"], *body["constants"]]
-    return AtenGraph(
-        name=f"{content['name']}",
-        source=str(path),
-        inputs=tuple((str(entry["name"]), _value(path, entry)) for entry in tensors),
-        weights=tuple((str(entry["name"]), _value(path, entry)) for entry in stored),
-        nodes=tuple(_node(path, entry) for entry in body["nodes"]),
-        outputs=tuple(str(name) for name in body["outputs"]),
-    )
+_Kind = TypeVar("_Kind", str, list[Any], dict[str, Any])
+_KINDS = {str: "a text", list: "a list", dict: "an object"}
 
 
-def _value(path: Path, entry: Json) -> Value:
-    dtype = str(entry["dtype"]).removeprefix("torch.")
-    if dtype not in DTYPES:
-        raise SourceError(f"{path}: tensor {entry['id']} has unknown dtype {dtype}")
-    shape = tuple(entry["shape"])
-    if not all(isinstance(size, int) and size >= 0 for size in shape):
-        raise SourceError(f"{path}: tensor {entry['id']} has no fixed shape: {list(shape)}")
-    return Value(str(entry["id"]), shape, DTYPES[dtype])
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Reads the form; every mistake is a SourceError that names the place."""
 
+    source: str
 
-def _node(path: Path, entry: Json) -> AtenNode:
-    """Tensors and attributes by argument name; `tensors[1]` is the second of a list."""
-    args: dict[str, Any] = {}
-    for tensor in cast("list[Json]", entry["inputs"]):
-        name, bracket, place = str(tensor["arg"]).partition("[")
-        ref = Ref(str(tensor["id"]))
-        if not bracket:
-            args[name] = ref
-            continue
-        items = cast("list[Any]", args.setdefault(name, []))
-        position = int(place.rstrip("]"))
-        items.extend([None] * (position + 1 - len(items)))
-        items[position] = ref
-    for name, value in entry["attrs"].items():
-        args.setdefault(name, value)
-    outputs = tuple(_value(path, output) for output in entry["outputs"])
-    return AtenNode(name=str(entry["id"]), op=str(entry["op"]), args=args, outputs=outputs)
+    def graph(self, content: Any, form: str) -> AtenGraph:
+        name = self._field(content, "name", str, "the file")
+        at = "the file"
+        if form == "export":
+            content, at = self._field(content, "export_graph", dict, at), "export_graph"
+        inputs, params, constants, nodes = (
+            self._objects(content, field, at)
+            for field in ("inputs", "params", "constants", "nodes")
+        )
+        tensors = [entry for entry in inputs if "value" not in entry]  # the rest are numbers
+        graph = AtenGraph(
+            name=name,
+            source=self.source,
+            inputs=tuple(self._named(entry, "inputs") for entry in tensors),
+            weights=tuple(self._named(entry, "weights") for entry in (*params, *constants)),
+            nodes=tuple(self._node(entry) for entry in nodes),
+            outputs=tuple(map(str, self._field(content, "outputs", list, at))),
+        )
+        self._once([value.name for _, value in (*graph.inputs, *graph.weights)], "tensor")
+        self._once([node.name for node in graph.nodes], "node")
+        return graph
+
+    # -- entries -----------------------------------------------------------------------------
+
+    def _named(self, entry: Json, at: str) -> tuple[str, Value]:
+        return self._field(entry, "name", str, f"an entry of {at}"), self._value(entry, at)
+
+    def _value(self, entry: Json, at: str) -> Value:
+        name = self._field(entry, "id", str, f"an entry of {at}")
+        dtype = self._field(entry, "dtype", str, f"tensor {name}").removeprefix("torch.")
+        if dtype not in DTYPES:
+            raise SourceError(f"{self.source}: tensor {name} has unknown dtype {dtype}")
+        shape = self._field(entry, "shape", list, f"tensor {name}")
+        if not all(type(size) is int and size >= 0 for size in shape):
+            raise SourceError(f"{self.source}: tensor {name} has no fixed shape: {shape}")
+        return Value(name, tuple(shape), DTYPES[dtype])
+
+    def _node(self, entry: Json) -> AtenNode:
+        """Tensors and attributes by argument name; `tensors[1]` is the second of a list."""
+        name = self._field(entry, "id", str, "an entry of nodes")
+        at = f"node {name}"
+        args: dict[str, Any] = {}
+        for tensor in self._objects(entry, "inputs", at):
+            argument = self._field(tensor, "arg", str, f"an input of {at}")
+            ref = Ref(self._field(tensor, "id", str, f"an input of {at}"))
+            place = _PLACE.fullmatch(argument)
+            if place is None:
+                args[argument] = ref
+                continue
+            items = cast("list[Any]", args.setdefault(place["name"], []))
+            position = int(place["position"])
+            items.extend([None] * (position + 1 - len(items)))
+            items[position] = ref
+        for argument, value in self._field(entry, "attrs", dict, at).items():
+            args.setdefault(argument, value)
+        outputs = tuple(self._value(output, at) for output in self._objects(entry, "outputs", at))
+        op = self._field(entry, "op", str, at)
+        return AtenNode(name=name, op=op, args=args, outputs=outputs)
+
+    # -- fields ------------------------------------------------------------------------------
+
+    def _field(self, entry: Any, field: str, kind: type[_Kind], at: str) -> _Kind:
+        """A field of the kind that the form says it has."""
+        if not isinstance(entry, dict):
+            raise SourceError(f"{self.source}: not an ATen graph: {at} is no object")
+        if field not in entry:
+            raise SourceError(f"{self.source}: not an ATen graph: {at} has no field {field!r}")
+        value: Any = cast("Json", entry)[field]
+        if not isinstance(value, kind):
+            raise SourceError(
+                f"{self.source}: not an ATen graph: {field} of {at} is not {_KINDS[kind]}"
+            )
+        return value
+
+    def _objects(self, entry: Any, field: str, at: str) -> list[Json]:
+        found = self._field(entry, field, list, at)
+        if not all(isinstance(each, dict) for each in found):
+            raise SourceError(
+                f"{self.source}: not an ATen graph: {field} of {at} holds what is no object"
+            )
+        return found
+
+    def _once(self, names: list[str], kind: str) -> None:
+        twice = next((name for name, count in Counter(names).items() if count > 1), None)
+        if twice is not None:
+            raise SourceError(f"{self.source}: two {kind}s are named {twice}")

@@ -40,8 +40,12 @@ def read(path: str | Path) -> AtenGraph:
     program = _program(path)
     try:
         return _Reader(str(path)).graph(program, path.stem)
-    except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
-        raise SourceError(f"{path}: not a torch.export graph: {error!r}") from None
+    except KeyError as error:
+        raise SourceError(f"{path}: not a torch.export graph: it has no {error}") from None
+    except (TypeError, AttributeError, IndexError, ValueError) as error:
+        raise SourceError(
+            f"{path}: not a torch.export graph, or one of another torch ({error})"
+        ) from None
 
 
 def _program(path: Path) -> Json:
@@ -61,6 +65,8 @@ def _program(path: Path) -> Json:
             return cast("Json", json.loads(archive.read(info)))
     except OSError as error:
         raise SourceError(f"{path}: cannot be read ({error.strerror or error})") from None
+    except RecursionError:
+        raise SourceError(f"{path}: not a torch.export graph: it is nested too deeply") from None
     except (
         zipfile.BadZipFile,
         zipfile.LargeZipFile,

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Any, Literal, cast
 
 from fuseledger.frontends.expression_syntax import Mistake
 from fuseledger.graph.builder import GraphBuilder
-from fuseledger.graph.tensor import DTYPE_BITS, is_float
+from fuseledger.graph.tensor import DTYPE_BITS, MAX_ELEMENTS, is_float, too_large
 from fuseledger.graph.view import View
 
 Kind = Literal[
@@ -26,9 +25,6 @@ TENSOR_KINDS: tuple[Kind, ...] = ("tensor", "weight", "indices")
 
 Result = View | tuple[View, ...]
 REQUIRED: Any = object()
-
-MAX_ELEMENTS = 2**48
-"""Largest tensor that can be declared, far beyond any memory: a mistyped size."""
 
 MAX_RANK = 8
 
@@ -171,7 +167,7 @@ def _size(param: Param, value: Any, first: View | None) -> int:
     if size < 1:
         raise Mistake(f"{param.name} is {size}: a size must be at least 1")
     if size > MAX_ELEMENTS:
-        raise Mistake(f"{param.name} is {size}: a size must be at most {MAX_ELEMENTS}")
+        raise Mistake(f"{param.name} is {size}: a size must be at most {MAX_ELEMENTS:,}")
     return size
 
 
@@ -245,5 +241,5 @@ def check_shape(sizes: Sequence[int]) -> None:
     """Raises Mistake where a declared tensor could exist on no machine."""
     if len(sizes) > MAX_RANK:
         raise Mistake(f"{len(sizes)} dimensions; at most {MAX_RANK} can be read")
-    if prod(sizes) > MAX_ELEMENTS:
-        raise Mistake(f"{shape_of(sizes)} has more than {MAX_ELEMENTS} elements")
+    if too_large(sizes):
+        raise Mistake(f"{shape_of(sizes)} has more than {MAX_ELEMENTS:,} elements")

@@ -22,6 +22,7 @@ from fuseledger.frontends.onnx_read import (
     operator,
     standard,
 )
+from fuseledger.graph.tensor import MAX_ELEMENTS, too_large
 
 DTYPES: dict[str, str] = {
     "FLOAT": "fp32", "DOUBLE": "fp64", "FLOAT16": "fp16", "BFLOAT16": "bf16",
@@ -114,6 +115,9 @@ class Inference:
         onnx = onnx_module()
         if any(size < 0 for size in tensor.dims):
             raise SourceError(f"{self.source}: tensor {tensor.name} has shape {list(tensor.dims)}")
+        if tensor.data_type not in onnx.TensorProto.DataType.values():
+            kind = _element(tensor.data_type)
+            raise SourceError(f"{self.source}: tensor {tensor.name} has elements of type {kind}")
         type_ = onnx.helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims))
         value = self._typed(Value(tensor.name, constant=True), type_)
         if prod(tensor.dims) <= VALUE_LIMIT and has_data(tensor):
@@ -152,13 +156,12 @@ class Inference:
 
     def _typed(self, value: Value, type_: Any) -> Value:
         """The value with what a TypeProto says of it; `dims` fill what it leaves open."""
-        onnx = onnx_module()
         value.type_ = type_
         if not type_.HasField("tensor_type"):
             return value
         tensor = type_.tensor_type
         if tensor.elem_type:
-            value.dtype = DTYPES.get(onnx.TensorProto.DataType.Name(tensor.elem_type))
+            value.dtype = DTYPES.get(_element(tensor.elem_type))
         if not tensor.HasField("shape"):
             value.shape = self._given(value.name)
             return value
@@ -169,6 +172,11 @@ class Inference:
             for position, dim in enumerate(tensor.shape.dim)
         ]
         value.shape = tuple(sizes) if all(size >= 0 for size in sizes) else None
+        if value.shape is not None and too_large(value.shape):
+            raise SourceError(
+                f"{self.source}: {value.name} of shape {sizes} has more than "
+                f"{MAX_ELEMENTS:,} elements"
+            )
         return value
 
     def _given(self, name: str) -> tuple[int, ...] | None:
@@ -197,6 +205,7 @@ class Inference:
             schema = onnx.defs.get_schema(node.op_type, self.opsets[domain], domain)
         except onnx.defs.SchemaError:
             return {}
+        self._complete(node, schema)
         outer = self.values if any(a.HasField("g") for a in node.attribute) else {}
         types = {
             value.name: self._type(value) for value in (*outer.values(), *inputs) if value.type_
@@ -217,7 +226,21 @@ class Inference:
             if outer:  # what a branch or loop body says may disagree with itself; ONNX permits it
                 return {}
             reason = str(error).split("\n")[0].split("] ")[-1]
-            raise SourceError(f"{self.source}: {node_title(node)}: {reason}") from None
+            shapes = ", ".join(str(list(v.shape)) for v in inputs if v.shape is not None)
+            raise SourceError(f"{self.source}: {node_title(node)} of {shapes}: {reason}") from None
+
+    def _complete(self, node: Any, schema: Any) -> None:
+        """Refuse a node without an input or an attribute that its operator cannot do without."""
+        title = f"{self.source}: {node_title(node)}"
+        if len(node.input) < schema.min_input:
+            several = "s" if schema.min_input > 1 else ""
+            raise SourceError(
+                f"{title} has {len(node.input)} inputs, and needs {schema.min_input} input{several}"
+            )
+        given = {attribute.name for attribute in node.attribute}
+        for name, attribute in schema.attributes.items():
+            if attribute.required and name not in given:
+                raise SourceError(f"{title} has no attribute {name}, which it needs")
 
     def _type(self, value: Value) -> Any:
         """The value's TypeProto with its dimensions as they are known by now."""
@@ -280,8 +303,13 @@ def element_name(type_: Any) -> str:
     """What a value that the IR cannot hold holds: `elements of type STRING`."""
     if type_ is None or not type_.HasField("tensor_type"):
         return "no tensor"
-    onnx = onnx_module()
-    return f"elements of type {onnx.TensorProto.DataType.Name(type_.tensor_type.elem_type)}"
+    return f"elements of type {_element(type_.tensor_type.elem_type)}"
+
+
+def _element(number: int) -> str:
+    """ONNX's name of an element type; its number where this onnx does not know it."""
+    kinds: Any = onnx_module().TensorProto.DataType
+    return kinds.Name(number) if number in kinds.values() else f"number {number}"
 
 
 def has_data(tensor: Any) -> bool:
@@ -311,8 +339,11 @@ def set_dims(model: Any, dims: Mapping[str, int], initial: set[str], source: str
     SourceError for a dimension of an input left open, and for names that the model does not have.
     """
     for name, size in dims.items():
-        if size < 1:
-            raise SourceError(f"{source}: --dim {name}={size}: a dimension is at least 1")
+        if not 1 <= size <= MAX_ELEMENTS:
+            raise SourceError(
+                f"{source}: --dim {name}={size}: a dimension is at least 1 and at most "
+                f"{MAX_ELEMENTS:,}"
+            )
     graph = model.graph
     inputs = [info for info in graph.input if info.name not in initial]
     used: set[str] = set()

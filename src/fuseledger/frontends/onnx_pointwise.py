@@ -139,7 +139,13 @@ def _selu(s: Site) -> View:
 
 
 def _prelu(s: Site) -> View:
-    return s.map("prelu", s.operands(), call("leaky_relu", X, Y))
+    """A slope per channel until opset 6; one that broadcasts to the input since."""
+    if s.opset >= 7:
+        return s.map("prelu", s.operands(), call("leaky_relu", X, Y))
+    x, slope = s.view(0), s.view(1)
+    if slope.shape == x.shape[1:2]:
+        slope = s.b.reshape(slope, [*slope.shape, *[1] * (len(x.shape) - 2)])
+    return s.map("prelu", [x, slope], call("leaky_relu", X, Y))
 
 
 def _thresholded_relu(s: Site) -> View:

@@ -51,9 +51,10 @@ def load(source: str, *, dtype: str = "fp16", dims: Dims | None = None) -> Graph
 
 
 def runs_python(source: str) -> bool:
-    """Whether loading the SOURCE imports, and so runs, a Python module."""
+    """Whether loading the SOURCE imports, and so runs, a Python module that is there."""
     text = source.strip()
-    return _SHIPPED.fullmatch(text) is None and _FACTORY.fullmatch(text) is not None
+    factory = _FACTORY.fullmatch(text) if _SHIPPED.fullmatch(text) is None else None
+    return factory is not None and Path(factory["module"]).is_file()
 
 
 def _exists(path: Path) -> bool:
@@ -79,7 +80,9 @@ def _from_file(source: str, path: Path, dims: Dims | None) -> Graph:
 
 
 def _from_factory(source: str, module: str, factory: str, dims: Dims | None) -> Graph:
-    if module.endswith(".py") and not Path(module).is_file():
+    if not module.endswith(".py"):
+        raise SourceError(f"{source}: {module} is no Python file; write it as file.py:factory")
+    if not Path(module).is_file():
         raise SourceError(f"{module}: no such file")
     if not factory.isidentifier():
         raise SourceError(

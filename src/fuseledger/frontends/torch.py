@@ -183,7 +183,7 @@ def _checked(source: str, found: Any) -> tuple[Any, tuple[Any, ...], dict[str, A
     shape = "it must return (nn.Module, example_inputs[, keyword_inputs])"
     parts: list[Any] = list(cast("tuple[Any, ...]", found)) if isinstance(found, tuple) else []
     if len(parts) not in (2, 3):
-        kind = type(cast("object", found)).__name__
+        kind = f"{len(parts)} values" if parts else type(cast("object", found)).__name__
         raise SourceError(f"{source}: the factory returned {kind}; {shape}")
     module: Any = parts[0]
     inputs: Any = parts[1]
@@ -194,8 +194,12 @@ def _checked(source: str, found: Any) -> tuple[Any, tuple[Any, ...], dict[str, A
         )
     if isinstance(inputs, torch.Tensor):
         inputs = (inputs,)
-    if not isinstance(inputs, tuple | list) or not isinstance(keywords, dict):
-        raise SourceError(f"{source}: the factory's example inputs are no tuple; {shape}")
+    for held, kinds, what in (
+        (inputs, (tuple, list), "example inputs are no tuple"),
+        (keywords, (dict,), "keyword inputs are no dict"),
+    ):
+        if not isinstance(held, kinds):
+            raise SourceError(f"{source}: the factory's {what}; {shape}")
     return module, tuple(cast("Sequence[Any]", inputs)), cast("dict[str, Any]", keywords)
 
 

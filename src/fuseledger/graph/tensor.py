@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -34,6 +35,14 @@ DTYPE_BITS: dict[str, int] = {
     "bool": 8,
 }
 """Stored width of an element in bits; a bool takes a byte, as in PyTorch and ONNX."""
+
+MAX_ELEMENTS = 2**48
+"""Largest tensor that a graph may hold, far beyond any memory: a mistyped size."""
+
+
+def too_large(shape: Sequence[int]) -> bool:
+    """Whether a tensor of the shape has more elements than a graph may hold."""
+    return prod(shape) > MAX_ELEMENTS
 
 
 def dtype_bytes(dtype: str, elements: int = 1) -> int:

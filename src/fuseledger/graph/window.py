@@ -55,6 +55,7 @@ def convolution(
             f"input {list(x.shape)}"
         )
     sizes = [w.outputs(size) for w, size in zip(windows, space, strict=True)]
+    _reached("convolution", sizes, space, windows)
     windows = list(windows)
     for i, (w, size) in enumerate(zip(windows, space, strict=True)):
         tap, between = divmod(w.before, w.dilation)
@@ -122,6 +123,17 @@ def _space_letters(
     letters = {name: size for name, size in zip(names, sizes, strict=True) if size != 1}
     letters |= {tap: w.kernel for tap, w in zip(taps, windows, strict=True) if w.kernel != 1}
     return letters, list(zip(names, taps, strict=True))
+
+
+def _reached(
+    what: str, sizes: Sequence[int], space: Sequence[int], windows: Sequence[Window]
+) -> None:
+    """Refuse windows that fit nowhere in what they slide over."""
+    if 0 in sizes and 0 not in space:
+        raise ShapeError(
+            f"{what}: windows of {[w.kernel for w in windows]} are larger than the input "
+            f"{list(space)} with its padding"
+        )
 
 
 def _leaves(w: Window, size: int, outputs: int) -> bool:
@@ -193,6 +205,7 @@ def pool(
     lead = len(x.shape) - len(windows)
     space = x.shape[lead:]
     sizes = [w.outputs(size, ceil=ceil) for w, size in zip(windows, space, strict=True)]
+    _reached("pool", sizes, space, windows)
     lead_letters = {f"d{i}": size for i, size in enumerate(x.shape[:lead]) if size != 1}
     letters, names = _space_letters(sizes, windows)
     place = [

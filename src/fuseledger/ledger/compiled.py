@@ -56,7 +56,7 @@ def with_compiled(accounts: Mapping[str, Account], found: Figures) -> dict[str, 
     registers, capacity = accounts["registers"], accounts["capacity"]
     words = f"{found.registers} compiled"
     if found.spill_bytes:
-        words += f"; {found.spill_bytes} B a thread spill"
+        words += f"; {found.spill_bytes:,} B a thread spill"
     words += f"; modelled {format_count(registers.value)}: {registers.derivation}"
     held = f"{format_kib(found.shared_bytes)} compiled; modelled {format_kib(capacity.value)}"
     return {

@@ -158,7 +158,7 @@ def _registers(nest: Nest, price: Price, device: Device) -> Account:
         words = f"{format_kib(price.register_bytes)} held over {price.warps * WARP_THREADS} threads"
         words += ", values in flight and addresses, as Triton compiles them"
     if model.spill_bytes:
-        words += f"; {model.spill_bytes} B a thread spill"
+        words += f"; {model.spill_bytes:,} B a thread spill"
     return Account(
         value=model.registers,
         unit="registers per thread",

@@ -37,7 +37,7 @@ def graph_program(graph: Graph, mode: Any) -> FxProgram:
     writer = _Writer(graph, fx, torch, made)
     inputs: list[Any] = []
     for tensor in graph.tensors.values():
-        if tensor.is_external and tensor.name in graph.consumers:
+        if tensor.is_external and (tensor.name in graph.consumers or tensor.name in graph.outputs):
             with mode:
                 inputs.append(fake_tensor(tensor.shape, tensor.dtype))
             writer.external(tensor.name, f"in_{len(inputs)}")

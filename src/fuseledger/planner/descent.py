@@ -62,7 +62,8 @@ class Descent:
             yield least
         for parts in (self.sms, 8 * self.sms, 64 * self.sms) if nest.split_axes else ():
             tiles = dict(least)
-            for name in sorted(nest.split_axes, key=lambda name: -nest.sizes[name]):
+            split = [name for name in nest.open_axes if name in nest.split_axes]
+            for name in sorted(split, key=lambda name: -nest.sizes[name]):
                 blocks = prod(-(-nest.sizes[n] // tile) for n, tile in tiles.items())
                 wanted = -(-parts // blocks)
                 cut = {**tiles, name: max(1, nest.sizes[name] // wanted)}

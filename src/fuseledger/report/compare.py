@@ -161,18 +161,19 @@ def _sentence(
     """Whether the peer is better, and the sentence."""
     mine, theirs = float(getattr(ours, field)), float(getattr(other, field))
     unit, (my_words, their_words) = show(mine, theirs)
+    name = TITLES[other.name]
     if theirs < BETTER * mine:
         return True, (
-            f"{TITLES[other.name]}'s plan {verb}: {their_words} {unit} against our {my_words} "
-            f"{unit} ({times(mine, theirs)})."
+            f"{name[0].upper()}{name[1:]}'s plan {verb}: {their_words} {unit} against our "
+            f"{my_words} {unit} ({times(mine, theirs)})."
         )
     if mine < BETTER * theirs:
         return False, (
             f"Our plan {verb}: {my_words} {unit} against {their_words} {unit} of "
-            f"{TITLES[other.name]} ({times(theirs, mine)})."
+            f"{name} ({times(theirs, mine)})."
         )
     quantity = "bytes" if field == "bytes" else "time by our clock"
-    return False, f"{TITLES[other.name]} and our plan tie in {quantity}: {my_words} {unit}."
+    return False, f"Our plan and {name}'s tie in {quantity}: {my_words} {unit}."
 
 
 def _ours(planned: Planned) -> PeerPart:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fuseledger.report.compare import TITLES
-from fuseledger.report.figures import bytes_words, three_digits, time_words
+from fuseledger.report.figures import bytes_words, time_words, times
 from fuseledger.report.layout import Column, Page, Row
 from fuseledger.report.markdown import escape, table
 
@@ -38,8 +38,9 @@ def compare_text(document: CompareDocument, page: Page, *, everything: bool = Fa
     page.line(document.headline, "bold")
     page.blank()
     page.table(_TOTALS, [Row(_totals(document, p), p.reason or "") for p in document.peers])
-    page.blank()
-    page.table(_alignment_columns(document), [Row(row) for row in _alignment(document)])
+    if document.ops:
+        page.blank()
+        page.table(_alignment_columns(document), [Row(row) for row in _alignment(document)])
     for peer in document.peers:
         if not peer.kernels:
             continue
@@ -64,8 +65,9 @@ def compare_markdown(document: CompareDocument, *, everything: bool = False) -> 
             ("plan", "launches:", "bytes:", "of floor:", "time:", "planned in:", ""),
             [(*_totals(document, peer), peer.reason or "") for peer in document.peers],
         ),
-        table([c.title for c in _alignment_columns(document)], _alignment(document)),
     ]
+    if document.ops:
+        parts.append(table([c.title for c in _alignment_columns(document)], _alignment(document)))
     for peer in document.peers:
         if peer.kernels:
             rows = [(*cells, note) for cells, note in _kernels(peer)]
@@ -88,10 +90,9 @@ def title(peer: PeerPart) -> str:
 def _totals(document: CompareDocument, peer: PeerPart) -> Cells:
     if peer.bytes is None or peer.time_us is None:
         return (title(peer), peer.status, "–", "–", "–", "–")
-    share = peer.bytes / max(1, document.floor_bytes)
     return (
-        title(peer), f"{peer.launches:,}", bytes_words(peer.bytes), f"{three_digits(share)}×",
-        time_words(peer.time_us), f"{peer.seconds:.2f} s",
+        title(peer), f"{peer.launches:,}", bytes_words(peer.bytes),
+        times(peer.bytes, document.floor_bytes), time_words(peer.time_us), f"{peer.seconds:.2f} s",
     )  # fmt: skip
 
 

@@ -57,12 +57,12 @@ def _in_one_unit(
 ) -> tuple[str, list[str]]:
     largest = max(values)
     scale, unit = next((each for each in units if largest >= each[0]), units[-1])
-    return unit, [str(value) if unit == "B" else three_digits(value / scale) for value in values]
+    return unit, [f"{v:,.0f}" if unit == "B" else three_digits(v / scale) for v in values]
 
 
 def three_digits(value: float) -> str:
-    """Three significant digits without an exponent: 0.837, 8.82, 175, 1,998."""
-    if value >= 99.95:
+    """Three significant digits without an exponent: 0.837, 8.82, 175, 1,998; 0 as it is."""
+    if value >= 99.95 or not value:
         return f"{value:,.0f}"
     return (
         f"{value:.1f}" if value >= 9.995 else f"{value:.2f}" if value >= 0.9995 else f"{value:.3f}"

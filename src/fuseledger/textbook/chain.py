@@ -14,7 +14,7 @@ from fuseledger.errors import InputError
 from fuseledger.graph.declared import declared_graph, declared_op, flat_tensor
 from fuseledger.graph.graph import Graph
 from fuseledger.graph.op import Op
-from fuseledger.graph.tensor import Tensor
+from fuseledger.graph.tensor import MAX_ELEMENTS, Tensor
 from fuseledger.graph.validate import validate
 
 GELU_FLOPS = 8
@@ -39,6 +39,12 @@ class Stage:
             raise InputError(
                 f"stage {self.name}: out_elems is {self.out_elems}, and must be at least 1"
             )
+        for field in ("out_elems", "ext_elems"):
+            if getattr(self, field) > MAX_ELEMENTS:
+                raise InputError(
+                    f"stage {self.name}: {field} is {getattr(self, field):,}, and must be at most "
+                    f"{MAX_ELEMENTS:,}"
+                )
         for field in ("ext_elems", "flops", "live_regs"):
             if not 0 <= getattr(self, field) < float("inf"):
                 raise InputError(

@@ -21,7 +21,7 @@ from fuseledger.planner.plan import Planned
 from fuseledger.planner.schedules import Choice, ScheduleSearch
 from fuseledger.verdict.flips import bandwidth_flips, capacity_flips, launch_flips, size_flips
 from fuseledger.verdict.proposals import Proposals
-from fuseledger.verdict.rule import Option, apply_rule, with_clock
+from fuseledger.verdict.rule import WAITS_FOR, Option, apply_rule, with_clock
 from fuseledger.verdict.why import dearer
 
 Group = tuple[int, ...]
@@ -29,6 +29,9 @@ Group = tuple[int, ...]
 Rule = Literal["fused", "cut", "neither"]
 FUSED: Rule = "fused"
 CUT: Rule = "cut"
+
+GIVEN = "given"
+"""The account of an edge that the user's cut decided, against what the ledger says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +46,8 @@ class EdgeVerdict:
     choice: str
     """`fused` or `cut`."""
     account: str
-    """The account that decided; `legality` where no kernel can hold both sides."""
+    """The account that decided; `legality` where no kernel can hold both sides, `given` where the
+    user's cut decided against the ledger."""
     reason: str
     rule: Rule
     """What the rule says of the two choices: `fused`, `cut` or `neither`."""
@@ -162,10 +166,9 @@ class _Judge:
                 f"{format_bytes(-bytes_delta)} less" if by_bytes
                 else f"{format_time(-time_delta)} faster"
             )  # fmt: skip
-            account = "search"
-            given = not self.planned.partition.candidates
-            why = "as the plan was given" if given else "but a neighbouring fusion needs it"
-            words = f"cut here alone the plan would be {better}, {why}"
+            account = self._open
+            words = f"cut here alone the plan would be {better}"
+            words += "" if account == GIVEN else ", but a neighbouring fusion needs it"
         else:
             by_launch = time_delta > 0 and launches * launch_us >= 0.5 * time_delta
             account = "launches" if by_launch and not by_bytes else "traffic"
@@ -251,14 +254,16 @@ class _Judge:
                     else ()
                 )  # fmt: skip
                 return account, f"{lead}: {vetoes[account]}", flips
+        if gain > 0 and self._open == GIVEN:
+            return GIVEN, f"{lead} they would save {self._gain(together, parts)}", ()
         if gain > 0:
             limit = self.planned.options.limits.max_ops
             why = (
-                f"{len(merged)} ops are more than the {limit} that one kernel is searched for"
+                f"no kernel of {len(merged)} ops was among the candidates"
                 if len(merged) > limit
                 else "another partition of their neighbours saves more"
             )
-            return "search", f"{lead} they would save {format_time(-time_delta)}, but {why}", ()
+            return "search", f"{lead} they would save {self._gain(together, parts)}, but {why}", ()
         account, words = dearer(
             self.search, self._price(merged), [self._price(group) for group in parts]
         )
@@ -267,6 +272,18 @@ class _Judge:
             moved = together.bytes - sum(c.bytes for c in apart)
             more = f"{format_bytes(moved)} more"
         return account, f"{lead} {more}: {words}", ()
+
+    @property
+    def _open(self) -> str:
+        """What decided where the other choice would be better: the user, or the search."""
+        return "search" if self.planned.partition.candidates else GIVEN
+
+    def _gain(self, together: Choice, parts: list[Group]) -> str:
+        """What one kernel saves, in what the plan minimises."""
+        apart = [self.search.choose(group) for group in parts]
+        if self.search.objective == "bytes":
+            return format_bytes(sum(c.bytes for c in apart) - together.bytes)
+        return format_time(sum(c.time_us for c in apart) - together.time_us)
 
     def _involved(self, mine: int, home: int) -> list[int]:
         """The kernels of both sides and all that lie on a way from one to the other."""
@@ -313,7 +330,7 @@ class _Judge:
             on_chip_bytes=max(c.on_chip_bytes for c in choices),
             capacity_veto=capacity[0] if capacity else None,
             launches=sum(c.launches for c in choices), time_us=sum(c.time_us for c in chosen),
-            waits_for=_WAITS.get(longest.bound, longest.bound), provenance="modelled",
+            waits_for=WAITS_FOR.get(longest.bound, longest.bound), provenance="modelled",
         )  # fmt: skip
 
     def _price(self, group: Group) -> Price:
@@ -341,10 +358,6 @@ class _Judge:
 
 _ORDER = ("legality", "capacity", "epilogue", "parallelism")
 """Accounts in the order in which their vetoes are told."""
-_WAITS = {
-    "dram": "DRAM", "l2": "L2", "matrix": "matrix units", "lanes": "arithmetic",
-    "special": "special functions", "launch": "launches",
-}  # fmt: skip
 
 
 def _never(reason: str) -> _Finding:

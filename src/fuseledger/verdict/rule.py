@@ -19,6 +19,12 @@ from fuseledger.errors import DecisionError
 from fuseledger.ledger.account import Account, Provenance, format_bytes, format_kib, format_time
 from fuseledger.verdict.flip_points import NEITHER, Flip, flips_of_options
 
+WAITS_FOR = {
+    "dram": "DRAM", "l2": "L2", "pipeline": "trips to memory", "matrix": "matrix units",
+    "lanes": "arithmetic", "special": "special functions", "launch": "launches",
+}  # fmt: skip
+"""Term of the clock → what a kernel bound by it waits for, in words."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:

@@ -22,7 +22,7 @@ from fuseledger.planner.schedules import Objective
 from fuseledger.planner.splits import Parted, Parts
 from fuseledger.verdict.flip_points import Flip, bandwidth_flips, flips_of_size
 from fuseledger.verdict.options import Decision, is_small
-from fuseledger.verdict.rule import Option, apply_rule, decide
+from fuseledger.verdict.rule import WAITS_FOR, Option, apply_rule, decide
 
 SIZE_MAX = 1 << 24
 Realise = Literal["best", "library", "generated"]
@@ -129,7 +129,7 @@ def decide_split(
     notes = [f"{o.name}: {_how(each)}" for o, each in zip(options, found, strict=True)]
     taken = searched(pricing, "time")
     if taken is not None:
-        notes.append(f"the search, free in all, takes {taken}")
+        notes.append(f"with tiles and split both free the search takes {taken}")
     return Decision(
         title=pricing.split.title, device=device, options=tuple(options),
         verdict=replace(verdict, flips=(*verdict.flips, *flips)), notes=tuple(notes),
@@ -140,7 +140,7 @@ def _how(parted: Parted) -> str:
     """Schedule, realisation and what it waits for."""
     time = parted.time
     by = time.realised if time.realised == GENERATED else f"library: {time.realised}"
-    return f"{parted.schedule}; {by}, bound by {time.bound}"
+    return f"{parted.schedule}; {by}, waits for {WAITS_FOR.get(time.bound, time.bound)}"
 
 
 class Question(Protocol):
