@@ -5,9 +5,13 @@ from __future__ import annotations
 from nests import nest_of
 
 from fuseledger.graph import compose
+from fuseledger.graph.axis import Index
 from fuseledger.graph.builder import GraphBuilder
+from fuseledger.graph.compose import softmax
+from fuseledger.graph.operand import Operand
+from fuseledger.graph.scalar import Read
 from fuseledger.graph.view import View
-from fuseledger.graph.window import Window, convolution, take
+from fuseledger.graph.window import Window, convolution, take, take_along
 
 
 def gemm(b: GraphBuilder, x: View, y: View) -> View:
@@ -112,11 +116,54 @@ def test_barriers_share_no_kernel():
     assert nest_of(build, (8,), ops=(0,)).veto is None
 
 
-def test_a_made_tensor_is_not_looked_up_in_its_kernel():
-    """A table that the kernel itself makes must be whole in memory before it is looked up."""
+def test_a_pointwise_table_is_computed_where_it_is_looked_up():
+    """exp of a table [64, 8] looked up at 16 places runs at these places alone."""
     nest = nest_of(lambda b, t, i: take(b, b.map("exp", [t]), i, 0), (64, 8), (16,))
-    assert nest.veto is not None
-    assert "it must be whole in memory" in nest.veto
+    assert nest.veto is None
+    assert nest.members == (0, 1)
+    assert nest.positions == (1,)
+    assert not nest.edges
+    assert set(nest.open_axes) == set(nest.ops[1].sizes)
+
+
+def test_a_selected_axis_is_not_put_on_the_grid():
+    """x·w [64, 16] looked up along its columns: the gather sums over them, on no grid axis, and no
+    statistic comes before it, so nothing is carried."""
+
+    def build(b: GraphBuilder, x: View, w: View, i: View) -> View:
+        return take_along(b, b.contract("gemm", "mk,kn->mn", [x, w]), i, 1)
+
+    nest = nest_of(build, (64, 32), (32, 16), (64, 2))
+    (walked,) = nest.ops[1].reduces
+    assert nest.sizes[walked] == 16
+    assert walked not in nest.open_axes
+    assert not nest.carried
+
+
+def test_a_selection_after_a_statistic_owns_the_row():
+    """softmax(x·w) looked up along its columns needs them after their statistic (R2)."""
+
+    def build(b: GraphBuilder, x: View, w: View, i: View) -> View:
+        return take_along(b, softmax(b, b.contract("gemm", "mk,kn->mn", [x, w]), -1), i, 1)
+
+    nest = nest_of(build, (64, 32), (32, 16), (64, 2))
+    (walked,) = nest.ops[3].reduces
+    assert nest.carried == {"gemm": frozenset({walked})}
+
+
+def test_a_lookup_that_no_sum_takes_in_is_vetoed():
+    """A product of row sums that are looked up in the same kernel needs them whole in memory."""
+
+    def build(b: GraphBuilder, x: View, i: View) -> View:
+        (sums,) = b.reduce("sum", [x], [1], "sum")
+        reads = [Operand(i, ("m", "j")), Operand(sums, (Index(lookup=0),))]
+        return b.loop(
+            "prod", {"m": 16, "j": 2}, reads, ("m",), Read(1), dtypes=["fp32"], combine="prod"
+        )[0]  # fmt: skip
+
+    veto = nest_of(build, (64, 8), (16, 2)).veto
+    assert veto is not None
+    assert "it must be whole in memory" in veto
 
 
 def test_windows_link_other_axes():

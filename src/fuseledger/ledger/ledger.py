@@ -123,7 +123,9 @@ def label_of(graph: Graph, positions: tuple[int, ...]) -> str:
 def _traffic(graph: Graph, nest: Nest, price: Price, device: Device) -> Account:
     sector = device.sector_bytes or SECTOR_BYTES
     reads = [
-        f"{name} {format_bytes(count)}" for name, count in external_bytes(nest, sector).items() if count
+        f"{name} {format_bytes(count)}"
+        for name, count in external_bytes(nest, sector).items()
+        if count
     ]
     writes = [f"{name} {format_bytes(graph.tensors[name].bytes)}" for name in nest.outputs]
     words = f"read {' + '.join(reads) or 'nothing'}, write {' + '.join(writes) or 'nothing'}"

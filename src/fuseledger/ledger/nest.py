@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from fuseledger.graph.graph import Graph
+from fuseledger.graph.lookups import followed
 from fuseledger.graph.op import Access, Op
 from fuseledger.graph.tensor import Tensor
-from fuseledger.ledger.lookups import followed
 
 
 @dataclass(slots=True)
@@ -141,10 +141,7 @@ def _connect(nest: Nest, made: dict[str, int]) -> None:
                 continue
             tensor = graph.tensors[access.tensor]
             if access.is_lookup:
-                nest.veto = (
-                    f"{op.name} looks {tensor.name} up by value, and {nest.ops[made[tensor.name]].name} "
-                    "is not computed point by point: it must be whole in memory"
-                )
+                nest.veto = f"{op.name} looks {tensor.name} up by value: it must be whole in memory"
             is_linked = access.plain != tensor.axis_names
             nest.edges.append(Edge(tensor, made[access.tensor], i, access, is_linked))
         for write in op.writes:
@@ -161,7 +158,9 @@ def _open_axes(nest: Nest, fed: set[int]) -> None:
     wanted: dict[str, None] = {}
     reduced: set[str] = set()
     for i, op in nest.ops.items():
-        closed |= op.scans
+        closed |= op.scans | (
+            op.reduces - nest.graph.ops[i].reduces
+        )  # one part has what is selected
         if i in fed:
             closed |= op.reduces
         else:

@@ -1,10 +1,16 @@
 """Reads by a looked-up place of tensors made in the same kernel.
 
-A tensor that is computed point by point need not be whole in memory for that: its reader computes
-the points that it looks up. `log_softmax(x)[m, t[m]]` is `x[m, t[m]] − max[m] − ln Σexp[m]`: the
-lookup moves on to what the tensor is made of, until it meets tensors from outside, and what lies
-along other axes alone (statistics of the row) is read as it is. The rule reads index maps and
-bodies, not names. An op whose results nobody wants at any other place then does not run.
+A tensor that is computed point by point need not be whole in memory for that: its reader *computes
+it there*. `log_softmax(x)[m, t[m]]` is `x[m, t[m]] − max[m] − ln Σexp[m]`: the lookup moves on to
+what the tensor is made of, until it meets tensors from outside, and what lies along other axes
+alone (statistics of the row) is read as it is. An op whose results nobody wants at any other place
+then does not run.
+
+A reduction's result is *selected* as it comes by: `C[m, t[m]] = Σ_n [n = t[m]] C[m, n]` is a
+reduction over the axis that is looked up, so what holds for reductions holds for it (R2: the axis
+is held whole, or walked again, where its statistic is needed first).
+
+The rule reads index maps and bodies, not names.
 """
 
 from __future__ import annotations
@@ -12,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from fuseledger.graph.axis import Index
+from fuseledger.graph.axis import Axis, Index
 from fuseledger.graph.graph import Graph
 from fuseledger.graph.op import Access, Op
 from fuseledger.graph.scalar import Const, Coord, Expr, Read, call, rename, walk
@@ -27,7 +33,7 @@ operand twice doubles with each."""
 def followed(graph: Graph, ops: Ops) -> tuple[Ops, float]:
     """The ops of a kernel as they run, and how many operations following adds to theirs.
 
-    Lookups of tensors that are not computed point by point stay as they are.
+    Lookups that can be neither computed nor selected stay as they are.
     """
     made = {write.tensor: i for i, op in ops.items() for write in op.writes}
     found: Ops = {}
@@ -38,14 +44,16 @@ def followed(graph: Graph, ops: Ops) -> tuple[Ops, float]:
         while slot < len(found[i].reads):
             read = found[i].reads[slot]
             producer = made.get(read.tensor) if read.is_lookup else None
-            moved = None
-            if producer is not None:
-                moved = _computed_there(graph, found[i], slot, found[producer])
-            if producer is None or moved is None:
+            if producer is None:
                 slot += 1
-            else:
-                found[i], slot = moved, 0
+                continue
+            there = _computed_there(graph, found[i], slot, found[producer])
+            if there is not None:
                 taken.add(producer)
+                found[i], slot = there, 0
+                continue
+            found[i] = _selected(graph, found[i], slot) or found[i]
+            slot += 1
     for i in sorted(taken, reverse=True):
         if not _is_wanted(graph, found, i, frozenset(ops)):
             del found[i]
@@ -101,10 +109,46 @@ def _computed_there(graph: Graph, op: Op, slot: int, producer: Op) -> Op | None:
     inside = _inside(access, [axis.size for axis in graph.tensors[access.tensor].axes], op)
     if access.fill is not None and inside is not None:
         value = call("where", inside, value, Const(access.fill))
-    body = rename(
-        op.body, slots=lambda old: value if old == slot else Read(mine[old]), axes=Coord
-    )
+    body = rename(op.body, slots=lambda old: value if old == slot else Read(mine[old]), axes=Coord)
     return replace(op, reads=tuple(reads), body=body) if len(walk(body)) <= BODY_LONGEST else None
+
+
+def _selected(graph: Graph, op: Op, slot: int) -> Op | None:
+    """The op as a sum over the axes that it looks up, of which one point is not 0; or None.
+
+    What lies outside the tensor is the fill, taken at the first point.
+    """
+    access = op.reads[slot]
+    if op.combine not in (None, "sum") or op.scans or op.body is None:
+        return None
+    axes = graph.tensors[access.tensor].axes
+    inside = _inside(access, [axis.size for axis in axes], op) if access.fill is not None else None
+    found: list[Index] = []
+    walked: list[Axis] = []
+    chosen: list[Expr] = []
+    for index, axis in zip(access.index, axes, strict=True):
+        if index.lookup is None:
+            found.append(index)
+            continue
+        if index.divisor != 1 or axis.name in op.sizes:
+            return None
+        place = _place(index, axis.size)
+        place = place if inside is None else call("where", inside, place, 0)
+        chosen.append(call("eq", Coord(axis.name), place))
+        walked.append(axis)
+        found.append(Index.of(axis.name))
+    value: Expr = Read(slot)
+    if inside is not None:
+        value = call("where", inside, value, Const(access.fill or 0.0))
+    body = rename(op.body, slots=lambda old: value if old == slot else Read(old), axes=Coord)
+    for condition in chosen:
+        body = call("where", condition, body, 0.0)
+    reads = list(op.reads)
+    reads[slot] = replace(access, index=tuple(found))
+    return replace(
+        op, axes=(*op.axes, *walked), reduces=op.reduces.union(axis.name for axis in walked),
+        combine="sum", reads=tuple(reads), body=body,
+    )  # fmt: skip
 
 
 def _relabelled(read: Access, slots: Mapping[int, int]) -> Access:
