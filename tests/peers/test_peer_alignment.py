@@ -41,7 +41,7 @@ def test_a_norm_in_two_kernels_is_told_apart_by_what_they_write() -> None:
 
 
 def test_parts_of_a_result_are_not_the_result() -> None:
-    """A kernel that writes parts larger than the loss leaves the loss to the one that writes 4 B."""
+    """A kernel that writes parts larger than the loss leaves the loss to the one of 4 B."""
     program = read_program("gather(log_softmax(x[4096,512] fp32), i[4096,1]) | sum")
     made_by = dict.fromkeys((op.name for op in program.graph.ops), "loss")
     program = Program(source="", graph=program.graph, aten=None, made_by=made_by)
