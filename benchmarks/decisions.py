@@ -101,8 +101,8 @@ def wide_tiles(question: Gemm, columns: int, device: str, launch: LaunchMode) ->
         f"the second launch and its pass over the parts take {apart_us:.1f} of the split's "
         f"{parted.total_us:.1f} µs, which a sum of the parts inside the kernel (clusters, "
         f"semaphores) does not pay; without them it is {parted.total_us - apart_us:.1f} µs against "
-        f"{free.parts.at(1).time.total_us:.1f} unsplit. With {columns} columns a block, one side of "
-        f"a tcgen05.mma (64 or 128, PTX ISA), it is {answer.how}: {answer.gain:.2f}×"
+        f"{free.parts.at(1).time.total_us:.1f} unsplit. With {columns} columns a block, one side "
+        f"of a tcgen05.mma (64 or 128, PTX ISA), it is {answer.how}: {answer.gain:.2f}×"
     )
 
 

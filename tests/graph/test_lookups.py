@@ -35,7 +35,7 @@ SOURCES = (
 
 def _running(graph: Graph) -> Graph:
     """The graph of the ops as they run in one kernel."""
-    ops, _ = followed(graph, dict(enumerate(graph.ops)))
+    graph, ops, _ = followed(graph, dict(enumerate(graph.ops)))
     return replace(graph, ops=tuple(ops.values()))
 
 
@@ -70,7 +70,7 @@ def test_what_runs_computes_the_same(source: str, low: int):
 def test_a_loss_reads_one_element_of_a_row():
     """log_softmax(x)[m, t[m]] reads x there and the row's statistic; no op makes the rest."""
     graph = load("gather(log_softmax(x[6,9] fp32), ids[6,1])")
-    ops, again = followed(graph, dict(enumerate(graph.ops)))
+    _, ops, again = followed(graph, dict(enumerate(graph.ops)))
     statistic, gather = ops.values()
     assert statistic.combine == "max_sumexp"
     read = next(read for read in gather.reads if read.tensor == "x")
@@ -88,7 +88,7 @@ def test_what_others_read_runs_too():
     b.output(e, "e")
     b.output(take(b, e, ids, 0), "rows")
     graph = validate(b.finish())
-    ops, again = followed(graph, dict(enumerate(graph.ops)))
+    _, ops, again = followed(graph, dict(enumerate(graph.ops)))
     assert list(ops) == [0, 1]
     assert again == 5 * 4 * 2
     _agrees(graph, _inputs(graph))
@@ -97,10 +97,21 @@ def test_what_others_read_runs_too():
 def test_a_selection_reduces_the_axis_that_is_looked_up():
     """(x·w)[m, t[m]] = Σn [n = t[m]] (x·w)[m, n]."""
     graph = load("gather(x[6,5] fp32 @ w[5,9] fp32, ids[6,1])")
-    gemm, gather = followed(graph, dict(enumerate(graph.ops)))[0].values()
-    assert gather.combine == "sum"
-    assert gather.reduces == set(gemm.kept) - {gather.kept[0]}
-    assert not any(read.is_lookup for read in gather.reads)
+    gemm, selection, gather = followed(graph, dict(enumerate(graph.ops)))[1].values()
+    assert selection.combine == "sum"
+    assert selection.reduces == set(gemm.kept) - set(selection.kept)
+    assert {read.tensor for read in selection.reads} == {"ids", gemm.writes[0].tensor}
+    assert gather.reads[1].tensor == selection.writes[0].tensor
+
+
+def test_a_loss_of_a_product_selects_beside_the_statistic():
+    """Of a linear layer's logits the label's is picked as it comes by: no op reads a logit after
+    the statistic."""
+    graph = load("gather(log_softmax(x[6,5] fp32 @ w[5,9] fp32), ids[6,1])")
+    gemm, statistic, selection, gather = followed(graph, dict(enumerate(graph.ops)))[1].values()
+    logits = gemm.writes[0].tensor
+    assert all(logits in {read.tensor for read in op.reads} for op in (statistic, selection))
+    assert logits not in {read.tensor for read in gather.reads}
 
 
 def _outside(table: Callable[[GraphBuilder, View], View]) -> Graph:
@@ -130,21 +141,20 @@ def test_what_lies_outside_is_the_fill(table: Callable[[GraphBuilder, View], Vie
 
 
 def test_a_long_body_is_not_followed():
-    """Ops that read their operand twice double the body: one beyond the limit stays a lookup, and
-    then selects."""
+    """Ops that read their operand twice double the body: one beyond the limit stays an op, and its
+    result is selected."""
     b = GraphBuilder("long")
     x, ids = b.input("x", (9, 4), "fp32"), b.input("ids", (5,), "int64")
     for _ in range(BODY_LONGEST.bit_length()):
         x = b.map("square", [x], body=call("mul", Read(0), Read(0)))
     b.output(take(b, x, ids, 0), "out")
     graph = validate(b.finish())
-    assert _running(graph).ops[-1].combine == "sum"
+    assert _running(graph).ops[-2].function == "gather.select"
     _agrees(graph, _inputs(graph))
 
 
-def test_a_maximum_over_looked_up_sums_stays():
-    """Only a sum can take a selection in: the maximum over j of s[t[m, j]], s made by a reduction,
-    is left alone."""
+def test_a_reduction_over_looked_up_sums():
+    """The maximum over j of s[t[m, j]], s made by a reduction, reads what is selected of s."""
     b = GraphBuilder("max")
     x, ids = b.input("x", (9, 4), "fp32"), b.input("ids", (6, 2), "int64")
     (sums,) = b.reduce("sum", [x], [1], "sum")
@@ -153,8 +163,19 @@ def test_a_maximum_over_looked_up_sums_stays():
     (top,) = b.loop("max", letters, reads, ("m",), Read(1), dtypes=["fp32"], combine="max")
     b.output(top, "out")
     graph = validate(b.finish())
+    assert [op.combine for op in _running(graph).ops] == ["sum", "sum", "max"]
+    _agrees(graph, _inputs(graph))
+
+
+def test_places_along_the_axis_itself_stay():
+    """s[t[n]] of row sums s[n], read where n goes on: a selection would reduce n and keep it."""
+    b = GraphBuilder("permuted")
+    x, ids = b.input("x", (9, 4), "fp32"), b.input("ids", (9,), "int64")
+    (sums,) = b.reduce("sum", [x], [1], "sum")
+    b.output(b.map("add", [take(b, sums, ids, 0), sums]), "out")
+    graph = validate(b.finish())
     ops = dict(enumerate(graph.ops))
-    assert followed(graph, ops) == (ops, 0.0)
+    assert followed(graph, ops) == (graph, ops, 0.0)
 
 
 def test_the_floor_follows_lookups():

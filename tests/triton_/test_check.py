@@ -58,6 +58,7 @@ STRUCTURES = [
     "embedding(i[100], w[1000,64])",
     "gather(log_softmax(x[512,1024]), i[512,1]) | mean",
     "gather(softmax(x[512,64] @ w[64,64]), i[512,2])",
+    "gather(log_softmax(x[512,64] @ w[64,1000]), i[512,1])",
     "gather(x[512,64] @ w[64,64], i[512,2])",
     "gather(softmax(x[512,64]), argmax(x[512,64], -1, true))",
     "take(exp(x[512,64]) * y[64], i[100])",

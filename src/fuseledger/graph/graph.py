@@ -84,7 +84,7 @@ class Graph:
 
         ops = dict(enumerate(self.ops))
         if any(a.is_lookup and a.tensor in self.producer for op in self.ops for a in op.reads):
-            ops, _ = followed(self, ops)
+            _, ops, _ = followed(self, ops)
         found: dict[str, list[tuple[Op, Access]]] = {}
         for op in ops.values():
             for access in op.reads:

@@ -7,8 +7,8 @@ alone (statistics of the row) is read as it is. An op whose results nobody wants
 then does not run.
 
 A reduction's result is *selected* as it comes by: `C[m, t[m]] = Σ_n [n = t[m]] C[m, n]` is a
-reduction over the axis that is looked up, so what holds for reductions holds for it (R2: the axis
-is held whole, or walked again, where its statistic is needed first).
+reduction over the axis that is looked up, an op more in the kernel, and what holds for reductions
+holds for it (R2, R4). It may share its walk with the statistic of a loss.
 
 The rule reads index maps and bodies, not names.
 """
@@ -22,6 +22,7 @@ from fuseledger.graph.axis import Axis, Index
 from fuseledger.graph.graph import Graph
 from fuseledger.graph.op import Access, Op
 from fuseledger.graph.scalar import Const, Coord, Expr, Read, call, rename, walk
+from fuseledger.graph.tensor import Tensor
 
 Ops = dict[int, Op]
 
@@ -30,34 +31,42 @@ BODY_LONGEST = 256
 operand twice doubles with each."""
 
 
-def followed(graph: Graph, ops: Ops) -> tuple[Ops, float]:
+def followed(graph: Graph, ops: Ops) -> tuple[Graph, Ops, float]:
     """The ops of a kernel as they run, and how many operations following adds to theirs.
 
-    Lookups that can be neither computed nor selected stay as they are.
+    The graph has the results of selections besides. Their ops have positions behind its own, and
+    stand before their readers. A lookup that can be neither computed nor selected stays as it is.
     """
     made = {write.tensor: i for i, op in ops.items() for write in op.writes}
     found: Ops = {}
     taken: set[int] = set()
+    tensors: dict[str, Tensor] = {}
     for i, op in ops.items():
-        found[i] = op
         slot = 0
-        while slot < len(found[i].reads):
-            read = found[i].reads[slot]
+        while slot < len(op.reads):
+            read = op.reads[slot]
             producer = made.get(read.tensor) if read.is_lookup else None
             if producer is None:
                 slot += 1
                 continue
-            there = _computed_there(graph, found[i], slot, found[producer])
+            there = _computed_there(graph, op, slot, found[producer])
             if there is not None:
                 taken.add(producer)
-                found[i], slot = there, 0
+                op, slot = there, 0
                 continue
-            found[i] = _selected(graph, found[i], slot) or found[i]
+            selection = _selection(graph, op, slot, f"{op.name}.selected{len(tensors) or ''}")
+            if selection is not None:
+                chosen, result, op = selection
+                found[len(graph.ops) + len(tensors)] = chosen
+                tensors[result.name] = result
             slot += 1
+        found[i] = op
     for i in sorted(taken, reverse=True):
         if not _is_wanted(graph, found, i, frozenset(ops)):
             del found[i]
-    return found, max(0.0, _operations(found) - _operations(ops))
+    if tensors:
+        graph = replace(graph, tensors=graph.tensors | tensors)
+    return graph, found, max(0.0, _operations(found) - _operations(ops))
 
 
 def _is_wanted(graph: Graph, running: Ops, i: int, members: frozenset[int]) -> bool:
@@ -113,22 +122,24 @@ def _computed_there(graph: Graph, op: Op, slot: int, producer: Op) -> Op | None:
     return replace(op, reads=tuple(reads), body=body) if len(walk(body)) <= BODY_LONGEST else None
 
 
-def _selected(graph: Graph, op: Op, slot: int) -> Op | None:
-    """The op as a sum over the axes that it looks up, of which one point is not 0; or None.
+def _selection(graph: Graph, op: Op, slot: int, name: str) -> tuple[Op, Tensor, Op] | None:
+    """A sum over the axes that a read looks up, of which one point is not 0, its result, and the
+    op reading that; or None where the places depend on these axes themselves.
 
     What lies outside the tensor is the fill, taken at the first point.
     """
-    access = op.reads[slot]
-    if op.combine not in (None, "sum") or op.scans or op.body is None:
-        return None
-    axes = graph.tensors[access.tensor].axes
-    inside = _inside(access, [axis.size for axis in axes], op) if access.fill is not None else None
-    found: list[Index] = []
+    access, tensor = op.reads[slot], graph.tensors[op.reads[slot].tensor]
+    behind = op.axes_behind(access)
+    kept = tuple(axis for axis in op.axes if axis.name in behind)
+    inside = _inside(access, [axis.size for axis in tensor.axes], op)
+    if access.fill is None:
+        inside = None
+    coordinates: list[Index] = []
     walked: list[Axis] = []
     chosen: list[Expr] = []
-    for index, axis in zip(access.index, axes, strict=True):
+    for index, axis in zip(access.index, tensor.axes, strict=True):
         if index.lookup is None:
-            found.append(index)
+            coordinates.append(index)
             continue
         if index.divisor != 1 or axis.name in op.sizes:
             return None
@@ -136,19 +147,41 @@ def _selected(graph: Graph, op: Op, slot: int) -> Op | None:
         place = place if inside is None else call("where", inside, place, 0)
         chosen.append(call("eq", Coord(axis.name), place))
         walked.append(axis)
-        found.append(Index.of(axis.name))
-    value: Expr = Read(slot)
+        coordinates.append(Index.of(axis.name))
+    body: Expr = Read(slot)
     if inside is not None:
-        value = call("where", inside, value, Const(access.fill or 0.0))
-    body = rename(op.body, slots=lambda old: value if old == slot else Read(old), axes=Coord)
+        body = call("where", inside, body, Const(access.fill or 0.0))
     for condition in chosen:
         body = call("where", condition, body, 0.0)
-    reads = list(op.reads)
-    reads[slot] = replace(access, index=tuple(found))
-    return replace(
-        op, axes=(*op.axes, *walked), reduces=op.reduces.union(axis.name for axis in walked),
-        combine="sum", reads=tuple(reads), body=body,
+    wanted = _needed(op, slot)
+    mine = {old: new for new, old in enumerate(wanted)}
+    reads = [
+        _relabelled(
+            replace(access, index=tuple(coordinates)) if old == slot else op.reads[old], mine
+        )
+        for old in wanted
+    ]
+    write = Access(tensor=name, index=tuple(Index.of(axis.name) for axis in kept))
+    selection = Op(
+        name=name, function=f"{op.function}.select", label=op.label, axes=(*kept, *walked),
+        reduces=frozenset(axis.name for axis in walked), combine="sum", reads=tuple(reads),
+        writes=(write,), body=rename(body, slots=lambda old: Read(mine[old]), axes=Coord),
     )  # fmt: skip
+    result = Tensor(
+        name=name, dims=tuple((axis,) for axis in kept), dtype=tensor.dtype, role="intermediate"
+    )
+    after = list(op.reads)
+    after[slot] = write
+    return selection, result, replace(op, reads=tuple(after))
+
+
+def _needed(op: Op, slot: int) -> list[int]:
+    """A read and those that say where it lies, directly or not."""
+    found = {slot}
+    for old in reversed(_lookups_first(op)):
+        if old in found:
+            found |= {index.lookup for index in op.reads[old].index if index.lookup is not None}
+    return sorted(found)
 
 
 def _relabelled(read: Access, slots: Mapping[int, int]) -> Access:

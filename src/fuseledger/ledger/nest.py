@@ -32,12 +32,14 @@ class Nest:
     """What the schedule search needs to know of a set of ops."""
 
     graph: Graph
+    """With the tensors that selections make."""
     members: tuple[int, ...]
     """Positions of all ops of the kernel."""
     positions: tuple[int, ...]
-    """Of those that run: ops whose results are wanted at looked-up places alone do not."""
+    """Of those that run: without ops whose results are wanted at looked-up places alone, and with
+    selections."""
     ops: dict[int, Op]
-    """Position → op, as it runs; see `lookups.py`."""
+    """Position → op, as it runs, producers first; see `graph/lookups.py`."""
     edges: list[Edge]
     external: dict[str, list[tuple[int, Access]]]
     """Tensors read from outside → the reads."""
@@ -66,12 +68,12 @@ class Nest:
         return any(op.kind == "declared" for op in self.ops.values())
 
 
-def analyse(graph: Graph, positions: tuple[int, ...]) -> Nest:
-    """The nest of the ops at `positions` (ascending)."""
-    ops = {i: graph.ops[i] for i in positions}
-    members, again = positions, 0.0
+def analyse(source: Graph, positions: tuple[int, ...]) -> Nest:
+    """The nest of the ops of a graph at `positions` (ascending)."""
+    ops = {i: source.ops[i] for i in positions}
+    graph, members, again = source, positions, 0.0
     if len(positions) > 1 and any(op.looks_up for op in ops.values()):
-        ops, again = followed(graph, ops)
+        graph, ops, again = followed(source, ops)
         positions = tuple(ops)
     nest = Nest(
         graph=graph,
@@ -85,7 +87,7 @@ def analyse(graph: Graph, positions: tuple[int, ...]) -> Nest:
         again=again,
     )
     made = {w.tensor: i for i, op in ops.items() for w in op.writes}
-    _connect(nest, made)
+    _connect(nest, made, source)
     if len(positions) > 1 and any(op.is_opaque for op in ops.values()):
         nest.veto = "an op of unknown kind is a barrier"
     if nest.is_declared or nest.veto:
@@ -132,21 +134,21 @@ def rewalked(nest: Nest) -> frozenset[str]:
     )
 
 
-def _connect(nest: Nest, made: dict[str, int]) -> None:
-    graph, inside = nest.graph, frozenset(nest.members)
+def _connect(nest: Nest, made: dict[str, int], source: Graph) -> None:
+    inside = frozenset(nest.members)
     for i, op in nest.ops.items():
         for access in op.reads:
             if access.tensor not in made:
                 nest.external.setdefault(access.tensor, []).append((i, access))
                 continue
-            tensor = graph.tensors[access.tensor]
+            tensor = nest.graph.tensors[access.tensor]
             if access.is_lookup:
                 nest.veto = f"{op.name} looks {tensor.name} up by value: it must be whole in memory"
             is_linked = access.plain != tensor.axis_names
             nest.edges.append(Edge(tensor, made[access.tensor], i, access, is_linked))
         for write in op.writes:
-            readers = graph.consumers.get(write.tensor, ())
-            if write.tensor in graph.outputs or not inside.issuperset(readers):
+            readers = source.consumers.get(write.tensor, ())
+            if write.tensor in source.outputs or not inside.issuperset(readers):
                 nest.outputs.append(write.tensor)
             if None in write.plain and not inside.isdisjoint(readers):
                 nest.veto = f"{op.name} reorders {write.tensor}: its reader walks other axes"
@@ -158,9 +160,7 @@ def _open_axes(nest: Nest, fed: set[int]) -> None:
     wanted: dict[str, None] = {}
     reduced: set[str] = set()
     for i, op in nest.ops.items():
-        closed |= op.scans | (
-            op.reduces - nest.graph.ops[i].reduces
-        )  # one part has what is selected
+        closed |= op.scans
         if i in fed:
             closed |= op.reduces
         else:
