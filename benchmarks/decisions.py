@@ -12,7 +12,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ QUACK = "github.com/Dao-AILab/quack/pull/157"
 DEEPGEMM = "github.com/deepseek-ai/DeepGEMM/pull/186"
 SGL_DEEPGEMM = "github.com/sgl-project/DeepGEMM/pull/77"
 FLASH = "github.com/Dao-AILab/flash-attention/pull/2415"
+CUTLASS = "github.com/NVIDIA/cutlass/issues/{}"
 INDUCTOR = "github.com/pytorch/pytorch/pull/178000"
 GIVEN = "no public source found"
 
@@ -58,8 +59,8 @@ class Row:
     """Gain, or the side that won where no figure is known."""
     source: str
     ask: Callable[[], Answer]
-    cause: str = ""
-    """Why the tool is wrong, or far off, where it is."""
+    cause: str | Callable[[], str] = ""
+    """Why the tool is wrong, or far off, where it is; a function works its figures out."""
 
 
 def side(gain: float | str, kind: str) -> str:
@@ -87,6 +88,21 @@ def split_gain(
     return Answer(
         times[0] / times[1],
         f"{times[0]:.1f} → {times[1]:.1f} µs in {parts} parts" + (", host" if host else ""),
+    )
+
+
+def wide_tiles(question: Gemm, columns: int, device: str, launch: LaunchMode) -> str:
+    """What a split gains where a block has so many columns, and what the second launch costs it."""
+    free = Pricing(question.split(), load(device), launch)
+    parted = free.parts.at(max(2, free.parts.best())).time
+    apart_us = load(device).launch_us(launch) + parted.combine_us
+    answer = split_gain(replace(question, tile=(question.M, columns)), device, launch)
+    return (
+        f"the second launch and its pass over the parts take {apart_us:.1f} of the split's "
+        f"{parted.total_us:.1f} µs, which a sum of the parts inside the kernel (clusters, "
+        f"semaphores) does not pay; without them it is {parted.total_us - apart_us:.1f} µs against "
+        f"{free.parts.at(1).time.total_us:.1f} unsplit. With {columns} columns a block, one side "
+        f"of a tcgen05.mma (64 or 128, PTX ISA), it is {answer.how}: {answer.gain:.2f}×"
     )
 
 
@@ -168,15 +184,12 @@ def rows(path: Path) -> Iterator[Row]:
     yield Row(
         kind="split-K", what="128×6144×1536", device="b200", measured="tie", source=GIVEN,
         ask=partial(split_gain, gemm(M=128, N=6144, K=1536), "b200", "graph"),
-        cause="the best split costs a second launch, which a reduction inside the kernel "
-        "(clusters, atomics) does not pay; the search takes no split, which loses nothing",
+        cause=partial(wide_tiles, gemm(M=128, N=6144, K=1536), 128, "b200", "graph"),
     )  # fmt: skip
     yield Row(
         kind="split-K", what="1×5120×1792", device="b200", measured="split", source=GIVEN,
         ask=partial(split_gain, gemm(M=1, N=5120, K=1792), "b200", "graph"),
-        cause="320 blocks of 16 columns draw all bandwidth by the model; a split GEMV reduces "
-        "across the lanes and warps of a block, which is no split on the grid here and pays no "
-        "second launch",
+        cause=partial(wide_tiles, gemm(M=1, N=5120, K=1792), 128, "b200", "graph"),
     )  # fmt: skip
     for record in _records(path):
         p = record["params"]
@@ -207,6 +220,15 @@ def rows(path: Path) -> Iterator[Row]:
     yield from _fusions()
 
 
+B2B = "relu(relu(a[{m},576] fp16 @ b[576,64] fp16) @ c[64,{n}] fp16 + r[{rows}{n}] fp16)"
+"""CUTLASS's example 13, two products in one kernel."""
+ONE_BLOCK = (
+    "by bytes the fused kernel wins. The one that was measured has tiles of 64×256 in 3 stages, "
+    "61 KB of shared memory, so one block an SM, whose loads, products and stores wait for each "
+    "other; so has the second product alone: both move 130 GB/s where the first product moves "
+    "180. The clock takes the slowest resource however many blocks an SM has, and the search "
+    "takes tiles of which two fit"
+)
 DEEPGEMM_TILE = (64, 32)
 """Least tile of a warp group on Hopper by DeepGEMM's rule (block_m 64; block_n 16 or 32)."""
 SIZE_OF_GAIN = (
@@ -238,15 +260,18 @@ def _fusions() -> Iterator[Row]:
             measured=unfused / fused, source=INDUCTOR, ask=partial(swiglu, k, n, launch),
             cause="TorchInductor's fused run has one launch by its own count, ours two",
         )  # fmt: skip
-    for device in ("t4", "rtx-8000"):
+    for device, what, source, measured, found_in in (
+        ("t4", "204800×64×576 and ×128, C read", B2B.format(m=204800, n=128, rows="204800,"),
+         1.39011 / 1.26035, CUTLASS.format(99)),
+        ("rtx-8000", "204800×64×576 and ×128, C read", B2B.format(m=204800, n=128, rows="204800,"),
+         0.721144 / 0.629864, CUTLASS.format(99)),
+        ("rtx-3050-laptop", "81920×64×576 and ×256, bias", B2B.format(m=81920, n=256, rows=""),
+         0.978365 / 1.04477, CUTLASS.format(887)),
+    ):  # fmt: skip
         yield Row(
-            kind="fuse", what="GEMM → ReLU → GEMM, 204800×64×576 and ×128, fp16", device=device,
-            measured="cut", source=GIVEN,
-            ask=partial(
-                merged, "relu(a[204800,576] fp16 @ b[576,64] fp16) @ c[64,128] fp16", device
-            ),
-            cause="by bytes the fused kernel wins: what is lost is the tile of the second GEMM, "
-            "bound to the first one's 64 columns, for which no figure of Turing has a source",
+            kind="fuse", what=f"GEMM → ReLU → GEMM, {what}, fp16", device=device,
+            measured=measured, source=found_in, ask=partial(merged, source, device),
+            cause=ONE_BLOCK,
         )  # fmt: skip
     yield Row(
         kind="fuse", what="dropout + add + layer norm, 8192×1024 bf16", device="h100-sxm",
@@ -286,7 +311,8 @@ def table(path: Path) -> str:
         right.setdefault(row.kind, []).append(hit)
         mark = ""
         if (not hit or far) and row.cause:
-            mark = f" [{causes.setdefault(row.cause, len(causes) + 1)}]"
+            cause = row.cause if isinstance(row.cause, str) else row.cause()
+            mark = f" [{causes.setdefault(cause, len(causes) + 1)}]"
         figure = row.measured if isinstance(row.measured, str) else f"{row.measured:.2f}×, {was}"
         out.append(
             f"| {row.what} | {row.device} | {figure} | {answer.gain:.2f}×, {said} "

@@ -6,8 +6,9 @@ from nests import nest_of
 
 from fuseledger.graph import compose
 from fuseledger.graph.builder import GraphBuilder
+from fuseledger.graph.compose import softmax
 from fuseledger.graph.view import View
-from fuseledger.graph.window import Window, convolution, take
+from fuseledger.graph.window import Window, convolution, take, take_along
 
 
 def gemm(b: GraphBuilder, x: View, y: View) -> View:
@@ -112,11 +113,53 @@ def test_barriers_share_no_kernel():
     assert nest_of(build, (8,), ops=(0,)).veto is None
 
 
-def test_a_made_tensor_is_not_looked_up_in_its_kernel():
-    """A table that the kernel itself makes must be whole in memory before it is looked up."""
+def test_a_pointwise_table_is_computed_where_it_is_looked_up():
+    """exp of a table [64, 8] looked up at 16 places runs at these places alone."""
     nest = nest_of(lambda b, t, i: take(b, b.map("exp", [t]), i, 0), (64, 8), (16,))
-    assert nest.veto is not None
-    assert "it must be whole in memory" in nest.veto
+    assert nest.veto is None
+    assert nest.members == (0, 1)
+    assert nest.positions == (1,)
+    assert not nest.edges
+    assert set(nest.open_axes) == set(nest.ops[1].sizes)
+
+
+def test_a_selected_axis_is_not_put_on_the_grid():
+    """x·w [64, 16] looked up along its columns: a selection reduces them and has a reader here."""
+
+    def build(b: GraphBuilder, x: View, w: View, i: View) -> View:
+        return take_along(b, b.contract("gemm", "mk,kn->mn", [x, w]), i, 1)
+
+    nest = nest_of(build, (64, 32), (32, 16), (64, 2))
+    assert nest.members == (0, 1)
+    assert nest.positions == (0, 2, 1)
+    (walked,) = nest.ops[2].reduces
+    assert nest.sizes[walked] == 16
+    assert walked not in nest.open_axes
+    assert not nest.carried
+
+
+def test_a_selection_shares_the_walk_of_the_statistic():
+    """softmax(x·w) looked up along its columns: the logit is selected while the statistic is made,
+    so that no column is walked again (R2)."""
+
+    def build(b: GraphBuilder, x: View, w: View, i: View) -> View:
+        return take_along(b, softmax(b, b.contract("gemm", "mk,kn->mn", [x, w]), -1), i, 1)
+
+    nest = nest_of(build, (64, 32), (32, 16), (64, 2))
+    assert nest.veto is None
+    assert not nest.carried
+
+
+def test_a_lookup_along_the_axis_itself_is_vetoed():
+    """Row sums that are read in order and looked up along the same axis must be whole in memory."""
+
+    def build(b: GraphBuilder, x: View, i: View) -> View:
+        (sums,) = b.reduce("sum", [x], [1], "sum")
+        return b.map("add", [take(b, sums, i, 0), sums])
+
+    veto = nest_of(build, (64, 8), (64,)).veto
+    assert veto is not None
+    assert "it must be whole in memory" in veto
 
 
 def test_windows_link_other_axes():

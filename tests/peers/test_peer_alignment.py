@@ -40,6 +40,19 @@ def test_a_norm_in_two_kernels_is_told_apart_by_what_they_write() -> None:
     assert ops_by_kernel(_norm(), kernels) == [(0,), (1,), (2,)]
 
 
+def test_parts_of_a_result_are_not_the_result() -> None:
+    """A kernel that writes parts larger than the loss leaves the loss to the one of 4 B."""
+    program = read_program("gather(log_softmax(x[4096,512] fp32), i[4096,1]) | sum")
+    made_by = dict.fromkeys((op.name for op in program.graph.ops), "loss")
+    program = Program(source="", graph=program.graph, aten=None, made_by=made_by)
+    kernels = (_kernel("triton", ("loss",), 48), _kernel("triton", ("loss",), 4))
+    *_, gather, total = range(len(program.graph.ops))
+    before, after = ops_by_kernel(program, kernels)
+    assert total in after
+    assert before == (0,)
+    assert gather in after
+
+
 def test_a_copy_has_no_op_and_is_priced_by_its_bytes() -> None:
     """A kernel that computes none of our ops takes its bytes at stream bandwidth and a launch."""
     program = _norm()

@@ -75,6 +75,21 @@ def test_bytes_argued_by_hand(corpus: Path, problem: int) -> None:
     assert all(not kernel.vetoes for kernel in planned.kernels)
 
 
+def test_a_loss_moves_its_input_once(corpus: Path) -> None:
+    """Cross entropy of 32,768 × 4,096 reads x once: the label's logit is computed where it is
+    looked up, a sector a row, and log-softmax is never stored."""
+    (path,) = (corpus / "kernelbench" / "v0.1" / "level1").glob("095_*.json")
+    planned = by_bytes(path)
+    rows, classes, label, sector, result = 32_768, 4_096, 8, 32, FP32
+    parts = planned.kernels[0].price.parts
+    assert planned.totals.kernels == 2
+    assert planned.totals.bytes == (
+        rows * (FP32 * classes + label + sector)
+        + 2 * (2 * parts * result)  # sum and count as parts, written and read
+        + result  # the mean
+    )
+
+
 def test_level_2_moves_little_more_than_the_floor(corpus: Path) -> None:
     """Over level 2 the geometric mean of bytes over floor is at most 1.57.
 

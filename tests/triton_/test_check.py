@@ -56,6 +56,12 @@ STRUCTURES = [
     "max_pool(x[64,256] @ w[256,128] | reshape(1,64,128), 2, stride=2)",
     "dropout(x[100,40])",
     "embedding(i[100], w[1000,64])",
+    "gather(log_softmax(x[512,1024]), i[512,1]) | mean",
+    "gather(softmax(x[512,64] @ w[64,64]), i[512,2])",
+    "gather(log_softmax(x[512,64] @ w[64,1000]), i[512,1])",
+    "gather(x[512,64] @ w[64,64], i[512,2])",
+    "gather(softmax(x[512,64]), argmax(x[512,64], -1, true))",
+    "take(exp(x[512,64]) * y[64], i[100])",
 ]
 
 
@@ -69,7 +75,8 @@ def test_planned_kernels_compute_what_the_graph_means() -> None:
 
 def test_more_structures_compute_what_they_mean() -> None:
     """Broadcasts, columns, positions, windows, phases, halves, chained products, parts folded and
-    combined, pools of products, random numbers, lookups: all agree, bytes included."""
+    combined, pools of products, random numbers, lookups of what is read and of what the kernel
+    makes: all agree, bytes included."""
     for source, found in _all_checked(STRUCTURES, "fp32").items():
         assert {each.outcome for each in found} == {"pass"}, (source, found)
         assert all(each.traffic is not None and each.traffic.is_equal for each in found), source

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from fuseledger.graph.op import Op
+from fuseledger.graph.op import Access, Op
 from fuseledger.graph.structure import Structure, structures
 from fuseledger.graph.tensor import Tensor
 from fuseledger.graph.view import View
@@ -54,12 +54,11 @@ class Graph:
     def floor_bytes(self) -> int:
         """Inputs, weights and constants that are read, and outputs, once each.
 
-        A tensor read through lookups alone (an embedding table) counts the rows looked up.
+        A tensor read through lookups alone (an embedding table, perhaps by way of pointwise ops)
+        counts the rows looked up.
         """
         read = sum(
-            min(self.tensors[name].bytes, self.touched_bytes(name))
-            for name in self.consumers
-            if self.tensors[name].is_external
+            self.touched_bytes(name) for name in self.consumers if self.tensors[name].is_external
         )
         return read + sum(
             self.tensors[name].bytes for name in self.outputs if name in self.producer
@@ -72,14 +71,25 @@ class Graph:
 
         tensor = self.tensors[name]
         touched = 0
-        for i in self.consumers.get(name, ()):
-            op = self.ops[i]
+        for op, access in self._reads.get(name, ()):
+            touched += touched_elements(tensor, access, op)
+            if touched >= tensor.elements:
+                return tensor.bytes
+        return dtype_bytes(tensor.dtype, touched)
+
+    @cached_property
+    def _reads(self) -> dict[str, list[tuple[Op, Access]]]:
+        """Tensor name → its reads, lookups of made tensors followed to what these are made of."""
+        from fuseledger.graph.lookups import followed
+
+        ops = dict(enumerate(self.ops))
+        if any(a.is_lookup and a.tensor in self.producer for op in self.ops for a in op.reads):
+            _, ops, _ = followed(self, ops)
+        found: dict[str, list[tuple[Op, Access]]] = {}
+        for op in ops.values():
             for access in op.reads:
-                if access.tensor == name:
-                    touched += touched_elements(tensor, access, op)
-                    if touched >= tensor.elements:
-                        return tensor.bytes
-        return dtype_bytes(tensor.dtype, min(touched, tensor.elements))
+                found.setdefault(access.tensor, []).append((op, access))
+        return found
 
     @cached_property
     def predecessors(self) -> tuple[tuple[int, ...], ...]:

@@ -99,6 +99,19 @@ class Op:
         """Axis name → size."""
         return {axis.name: axis.size for axis in self.axes}
 
+    def axes_behind(self, access: Access) -> frozenset[str]:
+        """Axes that the coordinates of a read depend on, those of looked-up values included."""
+        found = set(access.axes)
+        for index in access.index if access.is_lookup else ():
+            if index.lookup is not None:
+                found |= self.axes_behind(self.reads[index.lookup])
+        return frozenset(found)
+
+    @cached_property
+    def looks_up(self) -> bool:
+        """Whether a read's place is the value of another."""
+        return any(read.is_lookup for read in self.reads)
+
     @cached_property
     def kept(self) -> tuple[str, ...]:
         """Names of the axes that are not reduced, in order."""

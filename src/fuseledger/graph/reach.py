@@ -10,22 +10,30 @@ from fuseledger.graph.tensor import Tensor
 
 
 def touched_elements(tensor: Tensor, access: Access, op: Op) -> int:
-    """Elements of `tensor` that the access can touch over all of the op's loops.
+    """Elements of `tensor` that the access can touch over all of the op's loops, at most.
 
-    Exact for single coordinates; a tensor looked up by value counts at most one slice for each
-    value of the lookup.
+    Coordinates that share no axis are apart: each takes what it can reach, a looked-up one any
+    place. Those that share axes take no more places together than these axes have points: a row's
+    own label picks one element of it.
     """
-    slices = 1
-    lookups = 1
-    looked_up = 1
+    if access.fill is None and None not in access.plain:
+        return prod(op.sizes[name] for name in access.axes)
+    groups: list[tuple[frozenset[str], int]] = []
     for axis, index in zip(tensor.axes, access.index, strict=True):
+        behind = frozenset(name for name, _ in index.terms)
+        places = axis.size
         if index.lookup is None:
-            slices *= reach(index, op.sizes, axis.size)
+            places = reach(index, op.sizes, axis.size)
         else:
-            source = op.reads[index.lookup]
-            lookups = max(lookups, prod(op.sizes[name] for name in source.axes))
-            looked_up *= axis.size
-    return slices * min(lookups, looked_up)
+            behind |= op.axes_behind(op.reads[index.lookup])
+        apart: list[tuple[frozenset[str], int]] = []
+        for axes, others in groups:
+            if axes.isdisjoint(behind):
+                apart.append((axes, others))
+            else:
+                behind, places = behind | axes, places * others
+        groups = [*apart, (behind, min(places, prod(op.sizes[name] for name in behind)))]
+    return prod(places for _, places in groups)
 
 
 def reach(index: Index, extents: dict[str, int], size: int) -> int:

@@ -12,7 +12,7 @@ from fuseledger.ledger.compiled import Figures, with_compiled
 from fuseledger.ledger.declared import declared_accounts
 from fuseledger.ledger.kernel import Kernel
 from fuseledger.ledger.nest import Nest
-from fuseledger.ledger.price import WARP_THREADS, Price, external_bytes, is_small
+from fuseledger.ledger.price import SECTOR_BYTES, WARP_THREADS, Price, external_bytes, is_small
 
 if TYPE_CHECKING:
     from fuseledger.clock.time import Time
@@ -75,7 +75,7 @@ def kernel_ledger(
     ops = [graph.ops[i] for i in kernel.ops]
     vetoes = dict(reversed(price.vetoes))
     accounts = {
-        "traffic": _traffic(graph, nest, price),
+        "traffic": _traffic(graph, nest, price, device),
         "launches": _launches(price, device),
         "registers": _registers(nest, price, device),
         "capacity": _capacity(price, device, vetoes),
@@ -120,9 +120,12 @@ def label_of(graph: Graph, positions: tuple[int, ...]) -> str:
     return "+".join(word if count == 1 else f"{count}·{word}" for word, count in merged)
 
 
-def _traffic(graph: Graph, nest: Nest, price: Price) -> Account:
+def _traffic(graph: Graph, nest: Nest, price: Price, device: Device) -> Account:
+    sector = device.sector_bytes or SECTOR_BYTES
     reads = [
-        f"{name} {format_bytes(count)}" for name, count in external_bytes(nest).items() if count
+        f"{name} {format_bytes(count)}"
+        for name, count in external_bytes(nest, sector).items()
+        if count
     ]
     writes = [f"{name} {format_bytes(graph.tensors[name].bytes)}" for name in nest.outputs]
     words = f"read {' + '.join(reads) or 'nothing'}, write {' + '.join(writes) or 'nothing'}"

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from fuseledger.graph.graph import Graph
+from fuseledger.graph.lookups import followed
 from fuseledger.graph.op import Access, Op
 from fuseledger.graph.tensor import Tensor
 
@@ -31,8 +32,14 @@ class Nest:
     """What the schedule search needs to know of a set of ops."""
 
     graph: Graph
+    """With the tensors that selections make."""
+    members: tuple[int, ...]
+    """Positions of all ops of the kernel."""
     positions: tuple[int, ...]
+    """Of those that run: without ops whose results are wanted at looked-up places alone, and with
+    selections."""
     ops: dict[int, Op]
+    """Position → op, as it runs, producers first; see `graph/lookups.py`."""
     edges: list[Edge]
     external: dict[str, list[tuple[int, Access]]]
     """Tensors read from outside → the reads."""
@@ -49,6 +56,9 @@ class Nest:
     """Accumulator → axes it holds whole because a shared loop runs outside them."""
     rescaled: frozenset[int] = frozenset()
     """Sums that are rescaled while a tensor is online; see `online.py`."""
+    again: float = 0.0
+    """Operations that following lookups adds: what is computed at looked-up places beside its own
+    loop."""
     veto: str | None = None
     """Why these ops can share no kernel at all."""
 
@@ -58,20 +68,26 @@ class Nest:
         return any(op.kind == "declared" for op in self.ops.values())
 
 
-def analyse(graph: Graph, positions: tuple[int, ...]) -> Nest:
-    """The nest of the ops at `positions` (ascending)."""
-    ops = {i: graph.ops[i] for i in positions}
+def analyse(source: Graph, positions: tuple[int, ...]) -> Nest:
+    """The nest of the ops of a graph at `positions` (ascending)."""
+    ops = {i: source.ops[i] for i in positions}
+    graph, members, again = source, positions, 0.0
+    if len(positions) > 1 and any(op.looks_up for op in ops.values()):
+        graph, ops, again = followed(source, ops)
+        positions = tuple(ops)
     nest = Nest(
         graph=graph,
+        members=members,
         positions=positions,
         ops=ops,
         edges=[],
         external={},
         outputs=[],
         sizes={a.name: a.size for op in ops.values() for a in op.axes},
+        again=again,
     )
     made = {w.tensor: i for i, op in ops.items() for w in op.writes}
-    _connect(nest, made)
+    _connect(nest, made, source)
     if len(positions) > 1 and any(op.is_opaque for op in ops.values()):
         nest.veto = "an op of unknown kind is a barrier"
     if nest.is_declared or nest.veto:
@@ -118,23 +134,23 @@ def rewalked(nest: Nest) -> frozenset[str]:
     )
 
 
-def _connect(nest: Nest, made: dict[str, int]) -> None:
-    graph = nest.graph
+def _connect(nest: Nest, made: dict[str, int], source: Graph) -> None:
+    inside = frozenset(nest.members)
     for i, op in nest.ops.items():
         for access in op.reads:
             if access.tensor not in made:
                 nest.external.setdefault(access.tensor, []).append((i, access))
                 continue
-            tensor = graph.tensors[access.tensor]
+            tensor = nest.graph.tensors[access.tensor]
             if access.is_lookup:
                 nest.veto = f"{op.name} looks {tensor.name} up by value: it must be whole in memory"
             is_linked = access.plain != tensor.axis_names
             nest.edges.append(Edge(tensor, made[access.tensor], i, access, is_linked))
         for write in op.writes:
-            readers = graph.consumers.get(write.tensor, ())
-            if write.tensor in graph.outputs or any(reader not in nest.ops for reader in readers):
+            readers = source.consumers.get(write.tensor, ())
+            if write.tensor in source.outputs or not inside.issuperset(readers):
                 nest.outputs.append(write.tensor)
-            if None in write.plain and any(reader in nest.ops for reader in readers):
+            if None in write.plain and not inside.isdisjoint(readers):
                 nest.veto = f"{op.name} reorders {write.tensor}: its reader walks other axes"
 
 
@@ -182,7 +198,7 @@ def _carry(nest: Nest) -> None:
             _add(nest.carried, edge.tensor.name, axes)
     for name, reads in nest.external.items():
         if len(reads) > 1:
-            for axis in reads[0][1].axes:
+            for axis in dict.fromkeys(axis for _, access in reads for axis in access.axes):
                 seen = {passes[i].get(axis, 0) for i, access in reads if axis in access.axes}
                 if len(seen) > 1:
                     _add(nest.carried, name, {axis})

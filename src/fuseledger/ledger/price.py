@@ -7,8 +7,9 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from fuseledger.devices import Device
-from fuseledger.graph.reach import touched_elements
-from fuseledger.graph.tensor import dtype_bytes
+from fuseledger.graph.op import Access, Op
+from fuseledger.graph.reach import reach, touched_elements
+from fuseledger.graph.tensor import Tensor, dtype_bytes
 from fuseledger.ledger.library_calls import NO_PRODUCT, Calls
 from fuseledger.ledger.nest import Nest
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from fuseledger.ledger.compiled import Figures
 
 WARP_THREADS = 32
+SECTOR_BYTES = 32
+"""A DRAM sector, where the device does not state it."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -111,11 +114,31 @@ def is_short(price: Price, device: Device) -> bool:
     return sms is not None and price.blocks < sms and not is_small(price.dram_bytes, device)
 
 
-def external_bytes(nest: Nest) -> dict[str, int]:
-    """Bytes of each external tensor that the nest touches, once each."""
+def external_bytes(nest: Nest, sector_bytes: int = SECTOR_BYTES) -> dict[str, int]:
+    """Bytes of each external tensor that the nest touches: what is walked once, and what is looked
+    up by value beside it, in whole sectors."""
     found: dict[str, int] = {}
     for name, reads in nest.external.items():
         tensor = nest.graph.tensors[name]
-        touched = sum(touched_elements(tensor, access, nest.ops[i]) for i, access in reads)
-        found[name] = dtype_bytes(tensor.dtype, min(touched, tensor.elements))
+        walked = looked_up = 0
+        for i, access in reads:
+            if access.is_lookup:
+                looked_up += _looked_up_bytes(tensor, access, nest.ops[i], sector_bytes)
+            else:
+                walked += touched_elements(tensor, access, nest.ops[i])
+        found[name] = dtype_bytes(tensor.dtype, min(walked, tensor.elements))
+        found[name] += min(looked_up, tensor.bytes)
     return found
+
+
+def _looked_up_bytes(tensor: Tensor, access: Access, op: Op, sector_bytes: int) -> int:
+    """Bytes of the places that a lookup touches: runs along the dimensions inside the last one that
+    is looked up, each of them whole sectors."""
+    run = 1
+    for axis, index in zip(reversed(tensor.axes), reversed(access.index), strict=True):
+        if index.lookup is not None:
+            break
+        run *= reach(index, op.sizes, axis.size)
+    runs = -(-touched_elements(tensor, access, op) // max(1, run))
+    sectors = -(-dtype_bytes(tensor.dtype, run) // sector_bytes)
+    return runs * sectors * sector_bytes

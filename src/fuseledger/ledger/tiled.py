@@ -188,7 +188,8 @@ class TiledLoads:
         """Grid axes on which depends where op `i` reads a dimension."""
         index = access.index[dim]
         if index.lookup is not None:
-            yield from self._op_drivers(i, self._nest.ops[i].reads[index.lookup].axes)
+            op = self._nest.ops[i]
+            yield from self._op_drivers(i, op.axes_behind(op.reads[index.lookup]))
         yield from self._op_drivers(i, [axis for axis, _ in index.terms])
 
     def _op_drivers(self, i: int, axes: Iterable[str]) -> Iterable[str]:
@@ -250,22 +251,41 @@ class TiledLoads:
     def _in_block(
         self, name: str, dims: tuple[int, ...], where: Mapping[str, int], tiles: Mapping[str, int]
     ) -> int:
-        """Elements along `dims` that one block loads: the union over the tensor's reads."""
+        """Elements along `dims` that one block loads: the union over the tensor's reads, and beside
+        it what is looked up by value."""
         boxes: list[tuple[Points, ...]] = []
+        looked_up = 0
         tensor = self._nest.graph.tensors[name]
         for i, access in self._nest.external[name]:
-            box: list[Points] = []
-            for dim in dims:
-                size, index = tensor.axes[dim].size, access.index[dim]
-                if index.lookup is not None:
-                    looked_up = self._nest.ops[i].reads[index.lookup].axes
-                    points = prod(len(self._walked(i, axis, where, tiles)) for axis in looked_up)
-                    box.append(range(min(size, points)))
-                else:
-                    box.append(self._coordinates(i, index, size, where, tiles))
-            if tuple(box) not in boxes:
-                boxes.append(tuple(box))
-        return _union(tuple(boxes))
+            if any(access.index[dim].lookup is not None for dim in dims):
+                looked_up += self._looked_up(i, access, dims, where, tiles)
+                continue
+            box = tuple(
+                self._coordinates(i, access.index[dim], tensor.axes[dim].size, where, tiles)
+                for dim in dims
+            )
+            if box not in boxes:
+                boxes.append(box)
+        return looked_up + (_union(tuple(boxes)) if boxes else 0)
+
+    def _looked_up(
+        self, i: int, access: Access, dims: tuple[int, ...], where: Mapping[str, int],
+        tiles: Mapping[str, int],
+    ) -> int:  # fmt: skip
+        """Elements along `dims` that a lookup touches in one block: no more than the points of the
+        axes behind it."""
+        op, tensor = self._nest.ops[i], self._nest.graph.tensors[access.tensor]
+        behind: set[str] = set()
+        places = 1
+        for dim in dims:
+            size, index = tensor.axes[dim].size, access.index[dim]
+            behind.update(name for name, _ in index.terms)
+            if index.lookup is None:
+                places *= len(self._coordinates(i, index, size, where, tiles))
+            else:
+                behind |= op.axes_behind(op.reads[index.lookup])
+                places *= size
+        return min(places, prod(len(self._walked(i, axis, where, tiles)) for axis in behind))
 
     def _walked(
         self, i: int, axis: str, where: Mapping[str, int], tiles: Mapping[str, int]

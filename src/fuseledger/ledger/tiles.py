@@ -5,12 +5,11 @@ from __future__ import annotations
 from math import prod
 
 from fuseledger.ledger.nest import Nest
+from fuseledger.ledger.price import SECTOR_BYTES
 from fuseledger.ledger.pricer import Pricer
 
 MATRIX_TILE = (16, 8)
 """Least tile of a matrix unit: mma.m16n8 on NVIDIA; the sides may swap."""
-SECTOR_BYTES = 32
-"""A DRAM sector, where the device does not state it."""
 SECTOR_SHARE = 0.01
 """Tensors below this share of the kernel's traffic may waste sectors: it does not show."""
 

@@ -22,8 +22,9 @@ def ops_by_kernel(program: Program, kernels: tuple[PeerKernel, ...]) -> list[tup
     - A contraction belongs to the first library call that names its node.
     - A first other op of the same node belongs to the first generated kernel behind it that names
       the node, or to the call itself where there is none.
-    - A later op (a norm's `apply`) belongs to that kernel where it writes enough for its result,
-      else to the first later one that does, else to the next one that names the node.
+    - A later op (a norm's `apply`) belongs to the first kernel from there on that writes something
+      of its result's size (partial sums of it are larger), else to the first that writes enough for
+      it, else to the next one that names the node.
     """
     named: dict[str, list[int]] = {}
     for position, kernel in enumerate(kernels):
@@ -52,6 +53,9 @@ def _place(
         return later[0] if later else places[0] if before is None else before
     needed = sum(program.graph.tensors[write.tensor].bytes for write in op.writes)
     onward = [p for p in places if p >= before]
+    for place in onward:
+        if needed in kernels[place].writes.values():
+            return place
     for place in onward:
         if sum(kernels[place].writes.values()) >= needed:
             return place

@@ -16,7 +16,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fuseledger.peers.inductor_walks import read_again
+from fuseledger.peers.inductor_walks import kept_inside, places_read, read_again
 
 Json = dict[str, Any]
 
@@ -143,9 +143,17 @@ class _Recorder:
 
     def _kernel(self, node: Any, kind: str, name: str, given: list[str]) -> Json:
         reads = _accesses(node, include_reads=True, include_writes=False)
-        if kind == "triton":
-            reads = read_again(self.code.get(name, ""), given, reads)
         writes = _accesses(node, include_reads=False, include_writes=True)
+        if kind == "triton":
+            source = self.code.get(name, "")
+            inside = kept_inside(source, given, reads.keys() | writes.keys())
+            reads = places_read(source, given, reads, lambda buffer: _extent(buffer)[1])
+            reads = read_again(source, given, reads)
+            for buffer, loops in inside.items():
+                size = math.prod(_extent(buffer))
+                if not size:
+                    continue  # a workspace, no tensor
+                reads[buffer], writes[buffer] = loops * size, size
         origins: dict[str, None] = {}
         aten: dict[str, None] = {}
         for inner in node.get_nodes():
@@ -170,17 +178,24 @@ COUNTED_ELEMENTS = 10**9
 
 def _accesses(node: Any, **which: bool) -> dict[str, int]:
     """Buffer → bytes, as the scheduler counts them, buffers beyond its bound whole."""
-    virtualized: Any = importlib.import_module("torch._inductor.virtualized")
-    graph = virtualized.V.graph
     found: dict[str, int] = {}
     for name, count in node.get_read_write_buffer_accesses(**which).items():
-        buffer = graph.name_to_buffer.get(name) or graph.graph_inputs.get(name)
         found[str(name)] = int(count)
-        size = buffer.maybe_get_size() if hasattr(buffer, "maybe_get_size") else None
-        elements = math.prod(int(length) for length in size) if size is not None else 0
-        if elements > COUNTED_ELEMENTS and count == COUNTED_ELEMENTS * buffer.get_dtype().itemsize:
-            found[str(name)] = elements * buffer.get_dtype().itemsize
+        elements, width = _extent(str(name))
+        if elements > COUNTED_ELEMENTS and count == COUNTED_ELEMENTS * width:
+            found[str(name)] = elements * width
     return found
+
+
+def _extent(name: str) -> tuple[int, int]:
+    """(elements, bytes of each) of a buffer of the graph; no elements where it has no size."""
+    virtualized: Any = importlib.import_module("torch._inductor.virtualized")
+    graph = virtualized.V.graph
+    buffer = graph.name_to_buffer.get(name) or graph.graph_inputs.get(name)
+    size = buffer.maybe_get_size() if hasattr(buffer, "maybe_get_size") else None
+    if size is None:
+        return 0, 0
+    return math.prod(int(length) for length in size), int(buffer.get_dtype().itemsize)
 
 
 def _extern_name(node: Any) -> str:

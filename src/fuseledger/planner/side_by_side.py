@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fuseledger.ledger.library_calls import Calls, Core
 from fuseledger.ledger.nest import Nest
-from fuseledger.ledger.price import Price, external_bytes
+from fuseledger.ledger.price import SECTOR_BYTES, Price, external_bytes
 
 
 def components(nest: Nest) -> list[tuple[int, ...]]:
@@ -14,8 +14,8 @@ def components(nest: Nest) -> list[tuple[int, ...]]:
     their own on both sides (Q and K projections of one input) get a part each, and what they
     share inside the kernel is computed in both.
     """
-    if nest.is_declared:
-        return [nest.positions]
+    if nest.is_declared or nest.members != nest.positions or nest.again:
+        return [nest.members]  # ops that follow lookups do not stand alone
     before: dict[int, list[int]] = {}
     feeds: set[int] = set()
     for edge in nest.edges:
@@ -34,7 +34,7 @@ def components(nest: Nest) -> list[tuple[int, ...]]:
         else:
             parts.append((axes, [i]))
     if len(parts) == 1:
-        return [nest.positions]
+        return [nest.members]
     return [_cone(sinks, before) for _, sinks in parts]
 
 
@@ -49,9 +49,12 @@ def _cone(sinks: list[int], before: dict[int, list[int]]) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def merge(nest: Nest, parts: list[tuple[int, ...]], prices: list[Price]) -> Price:
+def merge(
+    nest: Nest, parts: list[tuple[int, ...]], prices: list[Price], sector_bytes: int = SECTOR_BYTES
+) -> Price:
     """Prices of components side by side: shared inputs are read once."""
-    shared = sum(p.read_bytes for p in prices) - sum(external_bytes(nest).values())
+    together = sum(external_bytes(nest, sector_bytes).values())
+    shared = sum(p.read_bytes for p in prices) - together
     again = sum(nest.ops[i].flops + nest.ops[i].special_ops for part in parts for i in part)
     again -= sum(op.flops + op.special_ops for op in nest.ops.values())
     first = prices[0]

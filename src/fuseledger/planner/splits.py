@@ -186,7 +186,7 @@ class Parts:
         schedule = Schedule(
             axes=axes, warps=price.warps, stages=price.stages, online=bool(self.nest.rescaled)
         )
-        return Kernel(ops=self.nest.positions, schedule=schedule)
+        return Kernel(ops=self.nest.members, schedule=schedule)
 
 
 def pieces(size: int, parts: int) -> int:

@@ -23,7 +23,9 @@ from fuseledger.triton.scope import Coords, Frame, Text, literal, unwrapped
 if TYPE_CHECKING:
     from fuseledger.triton.emit_body import Writer
 
-INTEGER_SAFE = frozenset({"add", "sub", "mul", "neg", "max", "min", "abs", "square", "identity"})
+INTEGER_SAFE = frozenset(
+    {"add", "sub", "mul", "neg", "max", "min", "abs", "square", "identity", "where"}
+)
 RANDOM: dict[str, str] = {"uniform": "tl.rand", "normal": "tl.randn", "bernoulli": "tl.rand"}
 SEED = "SEED"
 """The constant that random numbers are drawn from, with the number of their point."""
@@ -63,8 +65,11 @@ def _call(w: Writer, op: Op, expr: Call, coords: Coords, frame: Frame) -> Text:
     depth = max((v.depth for v in values), default=0)
     values = [w.known(v.text) or _hoisted(w, op, v, depth) for v in values]
     places = frozenset[int]().union(*(v.places for v in values))
-    whole = function in INTEGER_SAFE | COMPARISONS and _integers(arguments, values)
     taken = TAKES_CONDITIONS.get(function, frozenset[int]())
+    numbers = [k for k in range(len(values)) if k not in taken]
+    whole = function in INTEGER_SAFE | COMPARISONS and _integers(
+        [arguments[k] for k in numbers], [values[k] for k in numbers]
+    )
     texts = [
         v.condition
         if k in taken
@@ -128,7 +133,7 @@ def _is_literal(text: str) -> bool:
     return text.startswith("float(")
 
 
-def _integers(arguments: tuple[Expr, ...], values: list[Text]) -> bool:
+def _integers(arguments: list[Expr], values: list[Text]) -> bool:
     """Whether a call is on whole numbers: at least one, and constants that are whole."""
     kinds = [
         float(a.value).is_integer() if isinstance(a, Const) else v.kind == "int"

@@ -154,11 +154,23 @@ def _siblings(w: Writer, i: int, frame: Frame) -> list[int]:
             and not other.scans
             and not other.is_contraction
             and other.reduces == op.reduces
-            and set(other.kept) == set(op.kept)
+            and _places(w, other) == _places(w, op)
             and w.known(w.result_key(j, other.writes[0].tensor, frame)) is None
         ):
             found.append(j)
     return sorted(found)
+
+
+def _places(w: Writer, op: Op) -> set[str] | None:
+    """Lanes, and axes of loops around, that a reduction keeps; None where some are not in sight.
+
+    Reductions of equal places are walked together: rows of (m, d) are rows of m too.
+    """
+    kept = [name for name in op.kept if w.extent(name) > 1]
+    if any(name not in w.variables for name in kept):
+        return None
+    found = {name: w.variables[name] for name in kept}
+    return {v.group or name for name, v in found.items() if v.group or v.depth}
 
 
 def _free_place(w: Writer, frame: Frame) -> int | None:
