@@ -7,7 +7,8 @@ Every plan is checked: legal, and no dearer by its own measure than one kernel a
 greedy pair merging. Prints a row a graph; `--page` writes the rows of all levels to a page, with
 the problems above 1.5 times the floor and the account that stands in their way. `--variants`
 prints instead what other rules for kernels make of the bytes: library calls alone, re-reads
-through L2 charged, clusters of blocks that share their capacity.
+through L2 charged, clones of pointwise ops for each reader, clusters of blocks that share their
+capacity.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from clones import with_clones
 from fuseledger.devices import Device, load, replace_figures
 from fuseledger.frontends import aten_json
 from fuseledger.ledger.kernel import check_legal
@@ -159,6 +161,7 @@ def variants(graphs: list[Path], device: Device) -> str:
         graph = aten_json.load(path)
         plain = make_plan(graph, device, PlanOptions(objective="bytes"))
         library = make_plan(graph, device, PlanOptions(objective="bytes", library_only=True))
+        clones = make_plan(with_clones(graph), device, PlanOptions(objective="bytes"))
         rereads = make_plan(graph, device, PlanOptions(objective="bytes", charge_rereads=True))
         clusters = [
             make_plan(graph, of_clusters(device, blocks), PlanOptions(objective="bytes"))
@@ -169,6 +172,7 @@ def variants(graphs: list[Path], device: Device) -> str:
             "library calls alone": library.totals.bytes,
             "re-reads charged, same plan": with_rereads(plain),
             "re-reads charged, planned so": with_rereads(rereads),
+            "clones of pointwise ops": min(plain.totals.bytes, clones.totals.bytes),
             "clusters of up to 8 blocks": min(p.totals.bytes for p in (plain, *clusters)),
             "one kernel an op": plain.baseline.bytes,
         }
