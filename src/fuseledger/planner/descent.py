@@ -19,9 +19,34 @@ from fuseledger.ledger.tiles import TileLimits
 
 Key = tuple[float, ...]
 Tiles = dict[str, int]
+Steps = Callable[[Tiles], Iterator[Tiles]]
+"""Where a walk may go next."""
 
 POINTWISE_TILE = 1024
 """Elements a block of a kernel without contraction starts from: 4 warps × 8 elements."""
+
+
+def walk(
+    pricer: Pricer, tiles: Tiles, steps: Steps, key: Callable[[Price], Key], *, walks: int = 1
+) -> tuple[Key, Price]:
+    """Take the best of the steps from where the walk is, as long as it improves."""
+    best = pricer.price(tiles, walks=walks)
+    least = key(best)
+
+    def is_worse(draft: Price) -> bool:
+        return key(draft) >= least
+
+    improved = True
+    while improved:
+        improved = False
+        for step in steps(best.tiles):
+            price = pricer.price_unless(is_worse, step, walks=walks)
+            if price is None:
+                continue
+            found = key(price)
+            if found < least:
+                best, least, improved = price, found, True
+    return least, best
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,25 +96,8 @@ class Descent:
                     tiles = cut
             yield tiles
 
-    def _walk(self, tiles: Tiles, steps: Callable[[Tiles], Iterator[Tiles]]) -> tuple[Key, Price]:
-        """Take the best step as long as it improves."""
-        best = self.pricer.price(tiles, walks=self.walks)
-        key = self.key(best)
-        improved = True
-
-        def is_worse(draft: Price) -> bool:
-            return self.key(draft) >= key
-
-        while improved:
-            improved = False
-            for step in steps(best.tiles):
-                price = self.pricer.price_unless(is_worse, step, walks=self.walks)
-                if price is None:
-                    continue
-                found = self.key(price)
-                if found < key:
-                    best, key, improved = price, found, True
-        return key, best
+    def _walk(self, tiles: Tiles, steps: Steps) -> tuple[Key, Price]:
+        return walk(self.pricer, tiles, steps, self.key, walks=self.walks)
 
     def _narrow(self, tiles: Tiles) -> Iterator[Tiles]:
         """One tile doubled, or the part of a reduced axis halved."""

@@ -7,7 +7,7 @@ splitting can be told: what the search would take if it could not split, or had 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -22,6 +22,7 @@ from fuseledger.ledger.online import online_variant
 from fuseledger.ledger.price import Price
 from fuseledger.ledger.pricer import Pricer
 from fuseledger.ledger.tiles import TileLimits
+from fuseledger.planner.descent import Tiles, walk
 from fuseledger.planner.schedules import EXTRA_WORK, treatment
 
 LEAST_STEP = 16
@@ -140,7 +141,10 @@ class Parts:
         whole = {n: self.nest.sizes[n] for axes in self.nest.held_through.values() for n in axes}
         once = {**least, **{name: whole[name] for name in free if name in whole}}
         starts = [least, once, self._filling(once, free)] if free else [least]
-        price = min((self._descend(start, free) for start in starts), key=self._rank)
+        _, price = min(
+            (walk(self.pricer, start, self._steps, self._rank) for start in starts),
+            key=lambda found: found[0],
+        )
         return Parted(parts, price, self.clock.time(price), self._kernel(price))
 
     def _filling(self, least: dict[str, int], free: list[str]) -> dict[str, int]:
@@ -158,24 +162,14 @@ class Parts:
                 break
         return tiles
 
-    def _descend(self, tiles: dict[str, int], free: list[str]) -> Price:
-        best = self.pricer.price(tiles)
-        rank = self._rank(best)
-        improved = True
-        while improved:
-            improved = False
-            step = dict(best.tiles)
-            for name in free:
-                for other in (step[name] * 2, step[name] // 2):
-                    other = min(other, self.nest.sizes[name])
-                    changed = {**step, name: other}
-                    if other < 1 or other == step[name] or not self._limits.allows(changed):
-                        continue
-                    price = self.pricer.price(changed)
-                    found = self._rank(price)
-                    if found < rank:
-                        best, rank, improved = price, found, True
-        return best
+    def _steps(self, tiles: Tiles) -> Iterator[Tiles]:
+        """One free tile doubled or halved."""
+        for name in self._free:
+            for other in (tiles[name] * 2, tiles[name] // 2):
+                other = min(other, self.nest.sizes[name])
+                step = {**tiles, name: other}
+                if 1 <= other != tiles[name] and self._limits.allows(step):
+                    yield step
 
     def _kernel(self, price: Price) -> Kernel:
         axes = tuple(
