@@ -53,7 +53,10 @@ PREFACE = """# What the compilers would do
 Made by one command, `python benchmarks/peers.py FOLDER … [--models] -o docs/comparison.md`; how
 each plan is come by is told in [peers.md](peers.md). No GPU was used. For {device}:
 TorchInductor of torch {torch}, XLA of jax {jax}. Bytes are each system's own count of the kernels
-that it would launch; those of eager PyTorch come from our table of its kernels.
+that it would launch; those of eager PyTorch come from our table of its kernels. TorchInductor's
+scheduler counts neither second walks nor a buffer that one kernel both stores and loads, and counts
+a tensor that is looked up whole; here its generated code is what counts, as two problems in
+[peers.md](peers.md) show.
 
 Read the times for what they are: every time is *modelled*, by one clock, ours, with fp32 products
 in fp32. Our least-time plan minimises that very clock, and a fused kernel is priced as if it could

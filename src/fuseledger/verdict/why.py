@@ -34,12 +34,14 @@ def dearer(search: ScheduleSearch, together: Price, apart: Sequence[Price]) -> t
         walked = f", walked {together.walks} times" if together.walks > 1 else ""
         return "traffic", f"{format_bytes(bytes_us * stream * 1e3)} more are moved{walked}"
     sms = device.sm_count or 1
-    if together.blocks < min(sms, min(p.blocks for p in apart)):
+    longest = max(apart, key=lambda price: search.clock.time(price).total_us)
+    if together.blocks < min(sms, longest.blocks):
         return "parallelism", f"a grid of {together.blocks} leaves SMs idle"
-    if l2_us > 0:
+    loaded = together.l2_bytes - sum(p.l2_bytes for p in apart)
+    if l2_us > 0 and loaded > 0:
         return "capacity", (
             f"what must be held leaves room for small tiles only, and operands are loaded "
-            f"{format_bytes(together.l2_bytes - sum(p.l2_bytes for p in apart))} more often"
+            f"{format_bytes(loaded)} more often"
         )
     return "parallelism", f"a grid of {together.blocks} blocks fills the machine less well"
 
