@@ -24,6 +24,7 @@ from fuseledger.planner.plan import (
 from fuseledger.planner.schedules import ScheduleSearch
 from fuseledger.verdict.edges import EdgeVerdict, edge_verdicts
 from fuseledger.verdict.proposals import Proposals
+from fuseledger.verdict.why import dearer
 
 DEVICE = load_device("h100-sxm")
 SKINNY = "relu(x[128,65536] @ w[65536,128])"
@@ -194,3 +195,15 @@ def test_a_cut_that_the_user_gave_is_no_choice_of_the_search(objective: str) -> 
     assert "cut here alone the plan would be" in fused.reason
     chosen = edge_verdicts(planned("gemm(4096,4096,4096) + bias + gelu + residual"))
     assert "given" not in {verdict.account for verdict in chosen}
+
+
+@pytest.mark.parametrize(("loads", "account"), [(2.0, "capacity"), (0.9, "parallelism")])
+def test_loads_are_blamed_only_where_there_are_more_of_them(loads: float, account: str) -> None:
+    """A grid of 133 leaves the second wave of 132 SMs empty: L2 is slower, whatever is loaded."""
+    search = new_search(load("gemm(4096,4096,4096) + bias"), DEVICE, PlanOptions())
+    parts = [search.price(group) for group in ((0,), (1,))]
+    bytes_ = int(loads * sum(part.l2_bytes for part in parts))
+    together = replace(search.price((0, 1)), blocks=DEVICE.sm_count + 1, l2_bytes=bytes_)
+    found, words = dearer(search, together, parts)
+    assert found == account
+    assert "-" not in words

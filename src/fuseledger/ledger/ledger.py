@@ -226,7 +226,7 @@ def _epilogue(price: Price, vetoes: dict[str, str]) -> Account:
         )
     if price.extra_flops:
         share = price.extra_flops / max(1.0, price.work_once)
-        parts.append(f"{price.extra_flops / 1e9:.3g} GFLOP computed again ({share:.1%})")
+        parts.append(f"{price.extra_flops / 1e9:.3g} GFLOP computed again ({share:,.1%})")
     return Account(
         value=price.partial_bytes,
         unit="bytes",

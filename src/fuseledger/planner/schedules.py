@@ -249,7 +249,7 @@ class ScheduleSearch:
             vetoes += (("parallelism", words),)
         if self._too_much_work(price):
             share = price.extra_flops / max(1.0, price.work_once)
-            vetoes += (("epilogue", f"computes {share:.0%} of its work again"),)
+            vetoes += (("epilogue", f"computes {share:,.0%} of its work again"),)
         return vetoes
 
     def _too_much_work(self, price: Price) -> bool:

@@ -166,5 +166,5 @@ def kernel_notes(kernel: KernelPart) -> list[str]:
     if kernel.realisation.core is not None:
         notes.append(realisation_words(kernel.realisation))
     if kernel.work.recomputed >= WORTH_SAYING:
-        notes.append(f"computes {kernel.work.recomputed:.0%} of its work again")
+        notes.append(f"computes {kernel.work.recomputed:,.0%} of its work again")
     return notes

@@ -29,7 +29,7 @@ def dearer(search: ScheduleSearch, together: Price, apart: Sequence[Price]) -> t
     bytes_us = (together.dram_bytes - sum(p.dram_bytes for p in apart)) / stream / 1e3
     l2_us = slower.get("l2", 0.0) - before.get("l2", 0.0)
     if extra > 0.01 * once and work_us >= max(bytes_us, l2_us):
-        return "epilogue", f"{extra / 1e9:.3g} GFLOP ({extra / once:.0%}) are computed again"
+        return "epilogue", f"{extra / 1e9:.3g} GFLOP ({extra / once:,.0%}) are computed again"
     if bytes_us > 0 and bytes_us >= l2_us:
         walked = f", walked {together.walks} times" if together.walks > 1 else ""
         return "traffic", f"{format_bytes(bytes_us * stream * 1e3)} more are moved{walked}"
@@ -40,8 +40,8 @@ def dearer(search: ScheduleSearch, together: Price, apart: Sequence[Price]) -> t
     loaded = together.l2_bytes - sum(p.l2_bytes for p in apart)
     if l2_us > 0 and loaded > 0:
         return "capacity", (
-            f"what must be held leaves room for small tiles only, and operands are loaded "
-            f"{format_bytes(loaded)} more often"
+            f"what must be held leaves room for small tiles only, which load "
+            f"{format_bytes(loaded)} more of operands"
         )
     return "parallelism", f"a grid of {together.blocks} blocks fills the machine less well"
 
