@@ -131,6 +131,12 @@ def test_names_may_be_of_any_script(capsys: pytest.CaptureFixture[str], tmp_path
     assert headline(capsys, "plan", str(folder / "ü.json")).startswith("1 kernel")
 
 
+def test_a_name_that_is_no_text_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """A file name of other bytes than UTF-8 reaches us as halves of characters."""
+    line = refused(capsys, "plan", os.fsdecode(b"mod\xe8le.onnx"))
+    assert "a name that is no UTF-8 text; rename the file" in line
+
+
 # -- ATen JSON ---------------------------------------------------------------------------------
 
 
@@ -167,6 +173,7 @@ X = {"id": "x", "name": "x", "shape": [2, 3], "dtype": "float32"}
         (_json(inputs=[{**X, "shape": [2.5, 3]}]), "tensor x has no fixed shape: [2.5, 3]"),
         (_json(inputs=[{**X, "shape": [2**50]}]), "tensor x of shape [1125899906842624] has more"),
         (_json(inputs=[{**X, "dtype": "float33"}]), "tensor x has unknown dtype float33"),
+        (_json(inputs=[{**X, "id": "\ud800"}]), "damaged: a name in it is no Unicode text"),
         (_json(inputs=[X, X]), "two tensors are named x"),
         (_json(nodes=_json()["nodes"] * 2), "two nodes are named relu"),
         (_json(nodes=[{**_json()["nodes"][0], "op": 5}]), "op of node relu is not a text"),

@@ -421,6 +421,8 @@ def lower(source: AtenGraph, *, composites: bool = True) -> Graph:
 
     if not source.outputs:
         raise SourceError(f"{source.source}: returns no tensor, so that nothing is left to plan")
+    if not all(map(_is_text, _names(source))):
+        raise SourceError(f"{source.source}: damaged: a name in it is no Unicode text")
     for value in _values(source):
         if too_large(value.shape):
             raise SourceError(
@@ -436,6 +438,20 @@ def _values(source: AtenGraph) -> Iterator[Value]:
     yield from (value for _, value in (*source.inputs, *source.weights))
     for node in source.nodes:
         yield from node.outputs
+
+
+def _names(source: AtenGraph) -> Iterator[str]:
+    """Every name that a report may show."""
+    yield source.name
+    yield from (name for name, _ in (*source.inputs, *source.weights))
+    yield from (value.name for value in _values(source))
+    for node in source.nodes:
+        yield from (node.name, node.op)
+
+
+def _is_text(name: str) -> bool:
+    """Whether a name can be written as UTF-8: JSON and file names may hold halves of characters."""
+    return not any("\ud800" <= c <= "\udfff" for c in name)
 
 
 def is_in_place(packet: str) -> bool:

@@ -31,6 +31,8 @@ def load(source: str, *, dtype: str = "fp16", dims: Dims | None = None) -> Graph
     of an ONNX file or an expression. Raises SourceError, naming the source, for what cannot be
     read, and MissingExtra where a reader needs a package that is not installed.
     """
+    if not source.isascii() and any("\ud800" <= c <= "\udfff" for c in source):
+        raise SourceError(f"{source!a}: a name that is no UTF-8 text; rename the file")
     shipped = _SHIPPED.fullmatch(source.strip())
     if shipped is not None:
         from fuseledger.frontends.onnx_shipped import shipped_model
