@@ -14,6 +14,7 @@ from fuseledger.clock.library import Fit, load_fit
 from fuseledger.clock.library_fit import PRIORS, Prior, fit, prior_of
 from fuseledger.validate.corpus import Corpus, CorpusError, Measured
 from fuseledger.validate.folds import LeftOut, by_device, by_problem, fold_of, naive_us, weights_of
+from fuseledger.validate.plans import PlanSource
 from fuseledger.validate.score import (
     Score,
     calibration,
@@ -70,10 +71,10 @@ class Validation:
     """Class → (share that a bar promises, share of times within it); bars from other folds."""
 
 
-def read_corpus(path: Path) -> Corpus:
+def read_corpus(path: Path, plans: PlanSource = "standin") -> Corpus:
     """A KernelBench folder or checkout, a `.jsonl` of decisions or a CSV.
 
-    Raises CorpusError naming it.
+    `plans` says whose plan KernelBench's compiled modes run. Raises CorpusError naming the corpus.
     """
     from fuseledger.validate.checkout import is_checkout, read_checkout
     from fuseledger.validate.decisions import read_decisions
@@ -82,9 +83,9 @@ def read_corpus(path: Path) -> Corpus:
 
     if path.is_dir():
         if (path / "times.csv").is_file():
-            return read_kernelbench(path)
+            return read_kernelbench(path, plans)
         if is_checkout(path):
-            return read_checkout(path)
+            return read_checkout(path, plans)
         raise CorpusError(
             f"{path}: holds neither times.csv, as the folder of graphs does, nor KernelBench/ and "
             "results/timing/, as a checkout does"
@@ -94,9 +95,11 @@ def read_corpus(path: Path) -> Corpus:
     return read_decisions(path) if path.suffix == ".jsonl" else read_table(path)
 
 
-def validate(path: Path, *, leave_device_out: bool = True) -> Validation:
+def validate(
+    path: Path, *, leave_device_out: bool = True, plans: PlanSource = "standin"
+) -> Validation:
     """Out-of-fold predictions of a corpus and their scores."""
-    corpus = read_corpus(path)
+    corpus = read_corpus(path, plans)
     if not corpus.rows:
         reasons = "; ".join(f"{reason} ({n})" for reason, n in corpus.skipped.items())
         raise CorpusError(f"{path}: no row can be priced: {reasons or 'it has none'}")
