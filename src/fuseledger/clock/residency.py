@@ -27,32 +27,38 @@ def dram_and_l2_bytes(
 ) -> list[tuple[float, float]]:
     """(bytes that reach DRAM, bytes that L2 serves) of each kernel.
 
-    `warm`: the sequence ran just before, so its first reads may hit too. A write reaches DRAM
-    as far as the written tensor does not stay in L2 until it is read or written again.
+    `warm`: the sequence ran just before, so its first reads may hit too. L2 writes back: a fresh
+    result takes the place of what was read before, and reaches DRAM as far as it does not fit.
+    Where the cache was filled to be cold, what filled it is written back first, and until L2 has
+    been touched once over no write is absorbed.
     """
     order: dict[str, int] = {}
     """Storage → its size; kept in the order of last use."""
     costs: list[tuple[float, float]] = []
+    touched = l2_bytes if warm else 0.0
     for run in (0, 1) if warm else (1,):
         for kernel in kernels:
-            dram = l2 = 0.0
-            for streams in (kernel.reads, kernel.writes):
-                for stream in streams:
-                    share = _share(order, stream.storage, stream.bytes, l2_bytes)
-                    dram += (1.0 - share) * stream.bytes
-                    l2 += share * stream.bytes
+            shares = [(s, _share(order, s.storage, s.bytes, l2_bytes, 0.0)) for s in kernel.reads]
+            absorbs = float(touched >= l2_bytes)
+            shares += [
+                (s, _share(order, s.storage, s.bytes, l2_bytes, absorbs)) for s in kernel.writes
+            ]
             if run:
-                costs.append((dram, l2))
+                dram = sum((1.0 - share) * stream.bytes for stream, share in shares)
+                costs.append((dram, sum(share * stream.bytes for stream, share in shares)))
             for stream in (*kernel.reads, *kernel.writes):
                 order.pop(stream.storage, None)
                 order[stream.storage] = stream.bytes
+            touched += kernel.bytes
     return costs
 
 
-def _share(order: dict[str, int], storage: str, size: int, l2_bytes: float) -> float:
-    """Resident share of a storage; a fresh write stays as far as it fits by itself."""
+def _share(
+    order: dict[str, int], storage: str, size: int, l2_bytes: float, absorbs: float
+) -> float:
+    """Resident share of a storage; of a fresh one the share of a write that L2 absorbs."""
     if storage not in order:
-        return 0.0
+        return absorbs * resident_shares(size, l2_bytes)
     touched = 0.0
     limit = EMPTY * l2_bytes
     for other in reversed(order):
