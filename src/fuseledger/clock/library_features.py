@@ -20,6 +20,9 @@ STREAM_SHARE = 0.89
 copies measured on single devices differ more between them than library kernels do."""
 BLOCK_BYTES_PER_CLOCK = 8.0
 """What one block of a row-by-row kernel pulls: a quarter of the 32 B per clock that an SM can."""
+SPLIT_ELEMENTS = 512 * 16
+"""Elements of a row that PyTorch's reduce kernel gives a block at least when it splits a row over
+several: 16 a thread, of 512 (`aten/src/ATen/native/cuda/Reduce.cuh`, `setReduceConfig`)."""
 SERIAL_STEP_US = 0.5
 """One dependent access to DRAM, in a kernel of one warp that waits for each."""
 SYNC_CALLS = 3.0
@@ -217,11 +220,17 @@ def _rows(kernel: LibraryKernel, device: Device) -> Features:
         made[f"{kind}.outer"] = 1.0
         made[f"{kind}.outer_fill"] = over(float(device.sm_count or 100) * 1024, shape["rows"])
     else:
-        made[f"{kind}.fill"] = over(saturating_blocks(device), shape["rows"])
+        blocks = shape["rows"] * (_split(shape["length"]) if kind == "reduce" else 1.0)
+        made[f"{kind}.fill"] = over(saturating_blocks(device), blocks)
         made[f"{kind}.short"] = over(512, shape["length"])
-    if kind != "reduce":  # which spreads a long row over several blocks
+    if kind not in ("reduce", "moments"):  # which walk a row once
         made[f"{kind}.long"] = _long(shape["length"])
     return {name: value for name, value in made.items() if value}
+
+
+def _split(length: float) -> float:
+    """Blocks that may share a row: one for every `SPLIT_ELEMENTS` of it."""
+    return max(1.0, length // SPLIT_ELEMENTS)
 
 
 def _long(length: float) -> float:
