@@ -20,9 +20,10 @@ STREAM_SHARE = 0.89
 copies measured on single devices differ more between them than library kernels do."""
 BLOCK_BYTES_PER_CLOCK = 8.0
 """What one block of a row-by-row kernel pulls: a quarter of the 32 B per clock that an SM can."""
-SPLIT_ELEMENTS = 512 * 16
-"""Elements of a row that PyTorch's reduce kernel gives a block at least when it splits a row over
-several: 16 a thread, of 512 (`aten/src/ATen/native/cuda/Reduce.cuh`, `setReduceConfig`)."""
+SPLIT_FROM, SPLIT_ELEMENTS = 512 * 256, 512 * 16
+"""PyTorch's reduce kernel splits a row over several blocks where each of a block's 512 threads
+would take 256 elements or more, and leaves them 16 each at least
+(`aten/src/ATen/native/cuda/Reduce.cuh`, `setReduceConfig`)."""
 SERIAL_STEP_US = 0.5
 """One dependent access to DRAM, in a kernel of one warp that waits for each."""
 SYNC_CALLS = 3.0
@@ -229,8 +230,8 @@ def _rows(kernel: LibraryKernel, device: Device) -> Features:
 
 
 def _split(length: float) -> float:
-    """Blocks that may share a row: one for every `SPLIT_ELEMENTS` of it."""
-    return max(1.0, length // SPLIT_ELEMENTS)
+    """Blocks that may share a row of a reduction."""
+    return length // SPLIT_ELEMENTS if length >= SPLIT_FROM else 1.0
 
 
 def _long(length: float) -> float:
