@@ -87,10 +87,10 @@ def plan_document(
     )
 
 
-def _error(graph: Graph) -> ErrorPart | None:
+def _error(graph: Graph) -> ErrorPart:
     found = bars_of(graph)
     if found is None:
-        return None
+        return ErrorPart()
     kind, dtype, bars = found
     return ErrorPart(
         kind=kind,

@@ -257,9 +257,9 @@ class ErrorBarPart(Part, frozen=True, kw_only=True):
 class ErrorPart(Part, frozen=True, kw_only=True):
     """The kind of graph that this is, and what was measured of such."""
 
-    kind: str
-    dtype: str
-    bars: list[ErrorBarPart]
+    kind: str = "declared"
+    dtype: str = "none"
+    bars: list[ErrorBarPart] = []
 
 
 class SecondsPart(Part, frozen=True, kw_only=True):
@@ -287,7 +287,7 @@ class PlanDocument(Part, frozen=True, kw_only=True):
     verdicts: list[VerdictPart]
     seconds: SecondsPart
     evidence: EvidencePart = EvidencePart()
-    error: ErrorPart | None = None
+    error: ErrorPart = ErrorPart()
 
 
 class KernelDocument(Part, frozen=True, kw_only=True):

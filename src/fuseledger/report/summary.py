@@ -324,7 +324,7 @@ def _evidence(document: PlanDocument) -> Iterator[tuple[str, str]]:
 def error_words(document: PlanDocument) -> str | None:
     """How far the clock was off where such graphs were measured, or that none was."""
     error = document.error
-    if error is None or not document.plan.kernels:
+    if error.kind == "declared" or not document.plan.kernels:
         return None
     such = f"{error.kind} graphs in {error.dtype}"
     if not error.bars:
