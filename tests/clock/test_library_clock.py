@@ -44,16 +44,6 @@ def test_a_just_written_tensor_is_read_from_l2() -> None:
     assert second == (5 * MB, 5 * MB)
 
 
-def test_a_write_is_absorbed_once_l2_has_been_read_over() -> None:
-    """After 60 MB were read an L2 of 50 takes a result of 5; cold, the first 50 MB of any kind push
-    out what filled it."""
-    chain = [_pass("x", "y", 30 * MB), _pass("z", "w", 5 * MB)]
-    _, second = dram_and_l2_bytes(chain, 50 * MB, warm=False)
-    assert second == (5 * MB, 5 * MB)
-    _, second = dram_and_l2_bytes([chain[1], _pass("a", "b", 5 * MB)], 50 * MB, warm=False)
-    assert second == (10 * MB, 0)
-
-
 def test_a_long_row_is_split_over_blocks_by_a_reduction_alone() -> None:
     """One row of 2²⁰ elements leaves no SM idle in a sum, which gives 128 blocks a share of it; in
     moments one block walks it."""

@@ -27,38 +27,33 @@ def dram_and_l2_bytes(
 ) -> list[tuple[float, float]]:
     """(bytes that reach DRAM, bytes that L2 serves) of each kernel.
 
-    `warm`: the sequence ran just before, so its first reads may hit too. L2 writes back: a fresh
-    result takes the place of what was read before, and reaches DRAM as far as it does not fit.
-    Where the cache was filled to be cold, what filled it is written back first, and until L2 has
-    been touched once over no write is absorbed.
+    `warm`: the sequence ran just before, so its first reads may hit too. A storage that was
+    touched before is read, or written over, in L2 as far as it is still there; a fresh one goes to
+    DRAM, for what its lines push out has to be written back as well.
     """
     order: dict[str, int] = {}
     """Storage → its size; kept in the order of last use."""
     costs: list[tuple[float, float]] = []
-    touched = l2_bytes if warm else 0.0
     for run in (0, 1) if warm else (1,):
         for kernel in kernels:
-            shares = [(s, _share(order, s.storage, s.bytes, l2_bytes, 0.0)) for s in kernel.reads]
-            absorbs = float(touched >= l2_bytes)
-            shares += [
-                (s, _share(order, s.storage, s.bytes, l2_bytes, absorbs)) for s in kernel.writes
-            ]
+            dram = l2 = 0.0
+            for streams in (kernel.reads, kernel.writes):
+                for stream in streams:
+                    share = _share(order, stream.storage, stream.bytes, l2_bytes)
+                    dram += (1.0 - share) * stream.bytes
+                    l2 += share * stream.bytes
             if run:
-                dram = sum((1.0 - share) * stream.bytes for stream, share in shares)
-                costs.append((dram, sum(share * stream.bytes for stream, share in shares)))
+                costs.append((dram, l2))
             for stream in (*kernel.reads, *kernel.writes):
                 order.pop(stream.storage, None)
                 order[stream.storage] = stream.bytes
-            touched += kernel.bytes
     return costs
 
 
-def _share(
-    order: dict[str, int], storage: str, size: int, l2_bytes: float, absorbs: float
-) -> float:
-    """Resident share of a storage; of a fresh one the share of a write that L2 absorbs."""
+def _share(order: dict[str, int], storage: str, size: int, l2_bytes: float) -> float:
+    """Resident share of a storage; none of a fresh one."""
     if storage not in order:
-        return absorbs * resident_shares(size, l2_bytes)
+        return 0.0
     touched = 0.0
     limit = EMPTY * l2_bytes
     for other in reversed(order):

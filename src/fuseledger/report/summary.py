@@ -326,21 +326,25 @@ def error_words(document: PlanDocument) -> str | None:
     error = document.error
     if error.kind == "declared" or not document.plan.kernels:
         return None
-    such = f"{error.kind} graphs in {error.dtype}"
     if not error.bars:
+        such = f"{error.kind} graphs in {error.dtype}"
         return f"no measured times of {such}: how far off these are is not known"
     words: list[str] = []
     for bar in error.bars:
-        half, most = f"{bar.within_half:.0%}", f"{bar.within_most:.0%}"
-        measured = plural(bar.graphs, f"{error.kind} graph")
-        whose = "a plan" if bar.side == "plan" else bar.side
-        words.append(
-            f"{whose} within {half}, nine in ten within {most} ({measured}{_leaning(bar)})"
-        )
+        half, most = _within(bar.within_half), _within(bar.within_most)
+        graphs = plural(bar.graphs, f"{error.kind} graph")
+        whose = "a plan's" if bar.side == "plan" else bar.side
+        words.append(f"half within {half} of {whose}, nine in ten within {most} ({graphs}")
+        words[-1] += f"{_leaning(bar)})"
     devices = sorted({name for bar in error.bars for name in bar.devices})
-    return (
-        f"half of the times measured in {error.dtype}: {'; '.join(words)}; on {', '.join(devices)}"
-    )
+    here = document.device.name
+    where = ", ".join(devices) + ("" if here in devices else f", not {here}")
+    return f"times measured in {error.dtype}: {'; '.join(words)}; on {where}"
+
+
+def _within(share: float) -> str:
+    """28%, or the factor from 2 times on."""
+    return f"{share:.0%}" if share < 1 else f"{1 + share:.1f}×"
 
 
 def _leaning(bar: ErrorBarPart) -> str:

@@ -150,15 +150,17 @@ def _start(measured: Sequence[Measured]) -> tuple[Mapping[str, Prior], str]:
     shipped = load_fit()
     if {m.problem for m in measured} & set(shipped.problems):
         return PRIORS, f"{folds}, from the mechanisms' priors: the shipped fit has seen problems"
-    names = {*shipped.coefficients, *PRIORS}
-    start = {
-        name: Prior(
-            shipped.coefficients.get(name, PRIORS[name].mean if name in PRIORS else 0.0),
-            prior_of(name, PRIORS).deviation * (SHIPPED_DEVIATION if name in shipped.coefficients else 1),  # noqa: E501
-        )
-        for name in names
-    }  # fmt: skip
+    start = start_from(shipped.coefficients, PRIORS)
     return start, f"{folds}, from the shipped fit, which has seen none of these problems"
+
+
+def start_from(coefficients: Mapping[str, float], priors: Mapping[str, Prior]) -> dict[str, Prior]:
+    """Priors that start from a fit's coefficients, held closer than before."""
+    start = dict(priors)
+    for name, value in coefficients.items():
+        deviation = prior_of(name, priors).deviation
+        start[name] = Prior(value, SHIPPED_DEVIATION * deviation)
+    return start
 
 
 def _points(measured: Sequence[Measured], predicted: Any) -> list[Point]:
