@@ -85,7 +85,10 @@ def kind_of(graph: Graph) -> Kind:
     if _attends(graph):
         return "attention"
     order: tuple[Kind, ...] = ("product", "pooling", "scan", "reduction")
-    return next((kind for kind in order if kind in found), "pointwise")
+    for kind in order:
+        if kind in found:
+            return kind
+    return "pointwise"
 
 
 def dtype_of(graph: Graph) -> str:

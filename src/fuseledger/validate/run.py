@@ -21,6 +21,7 @@ from fuseledger.validate.score import (
     calibration_curves,
     class_errors,
     scores,
+    shipped_calibration,
 )
 
 SHIPPED_DEVIATION = 0.5
@@ -112,7 +113,8 @@ def validate(
     if measured[0].priced_us is not None:
         priced = np.array([m.priced_us for m in measured])
         return Validation(
-            corpus=str(path), rows=scores(measured, priced, naive), device_out=[], calibration=[],
+            corpus=str(path), rows=scores(measured, priced, naive), device_out=[],
+            calibration=list(shipped_calibration(measured, priced)),
             worst=_worst(measured, priced, None), skipped=corpus.skipped, notes=corpus.notes,
             protocol=protocol, fit=None, points=_points(measured, priced), curves={},
         )  # fmt: skip
