@@ -23,11 +23,13 @@ from fuseledger.frontends.expression import parse
         ("attention(q[2,4,64,32], k[2,4,64,32], v[2,4,64,32])", "attention"),
         ("gemm(64,64,64); conv(x[2,8,32,32], w[8,8,3,3])", "convolution"),
         ("conv(x[2,8,32,32], w[8,1,3,3], groups=8)", "convolution"),
+        ("q = x[4,64,32] @ w[32,32]; softmax(q @ k[4,32,64]) @ v[4,64,32]", "attention"),
+        ("softmax(q[4,64,32] @ k[4,32,64]) @ v[4,64,32] @ w[32,4096]", "product"),
     ],
 )
 def test_the_kind_is_that_of_the_heaviest_op(source: str, kind: str) -> None:
-    """Convolutions, depthwise ones too, before attention before products; windows that do not
-    overlap are a reduction."""
+    """By FLOPs where it multiplies: depthwise convolutions are convolutions too, and attention is
+    the products on both sides of a softmax. Windows that do not overlap are a reduction."""
     assert kind_of(parse(source)) == kind
 
 

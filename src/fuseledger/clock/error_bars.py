@@ -78,13 +78,21 @@ def bars_of(graph: Graph) -> tuple[str, str, dict[Side, ErrorBar]] | None:
 
 
 def kind_of(graph: Graph) -> Kind:
-    """What decides most of a graph's time: the first of `Kind` that one of its ops is."""
-    found = {_kind(op) for op in graph.ops}
-    if "convolution" in found:
-        return "convolution"
-    if _attends(graph):
-        return "attention"
-    order: tuple[Kind, ...] = ("product", "pooling", "scan", "reduction")
+    """What decides most of a graph's time.
+
+    Where it multiplies, whichever of convolutions, attention and other products has most FLOPs;
+    else the first of pooling (of windows that overlap), scan and reduction that it has.
+    """
+    found = [_kind(op) for op in graph.ops]
+    attending = _attending(graph)
+    work: dict[Kind, int] = {}
+    for i, (op, kind) in enumerate(zip(graph.ops, found, strict=True)):
+        if kind in ("convolution", "product"):
+            kind = "attention" if i in attending else kind
+            work[kind] = work.get(kind, 0) + op.flops
+    if work:
+        return max(work, key=lambda kind: work[kind])
+    order: tuple[Kind, ...] = ("pooling", "scan", "reduction")
     for kind in order:
         if kind in found:
             return kind
@@ -118,20 +126,21 @@ def _kind(op: Op) -> Kind:
     return "reduction" if op.combine is not None else "pointwise"
 
 
-def _attends(graph: Graph) -> bool:
-    """Whether a softmax's statistic lies between two products."""
-    after_product: set[int] = set()
-    after_softmax: set[int] = set()
+def _attending(graph: Graph) -> set[int]:
+    """Products on both sides of a softmax: positions of their ops."""
+    before: list[set[int]] = []
+    """Of each op, the products that it is computed from with none in between."""
+    weights: list[set[int]] = []
+    """Of each op, those behind whose softmax it stands, with no product in between."""
+    found: set[int] = set()
     for i, op in enumerate(graph.ops):
-        before = graph.predecessors[i]
-        if any(j in after_softmax for j in before):
-            if op.is_contraction:
-                return True
-            after_softmax.add(i)
-        if any(j in after_product for j in before):
-            after_product.add(i)
-            if op.combine == "max_sumexp":
-                after_softmax.add(i)
+        products = {p for j in graph.predecessors[i] for p in before[j]}
+        scores = {p for j in graph.predecessors[i] for p in weights[j]}
         if op.is_contraction:
-            after_product.add(i)
-    return False
+            found |= {i, *scores} if scores else set[int]()
+            products, scores = {i}, set[int]()
+        elif op.combine == "max_sumexp":
+            scores = scores | products
+        before.append(products)
+        weights.append(scores)
+    return found
