@@ -277,7 +277,8 @@ def main() -> None:
     given = parser.parse_args()
     rows = [*decisions(given.decisions), *kernelbench(given.kernelbench)]
     bars = error_bars(rows)
-    print("| kind | dtype | side | graphs | median | 90 % | measured / predicted | devices |")
+    print("| kind | dtype | side | graphs | half within | nine in ten within |", end="")
+    print(" measured / predicted | devices |")
     print("|---|---|---|---|---|---|---|---|")
     for bar in bars:
         half, most = math.expm1(bar.median), math.expm1(bar.p90)
