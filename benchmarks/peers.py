@@ -11,17 +11,13 @@ in `--cache` by what was asked and of whom, so a run that was stopped goes on wh
 from __future__ import annotations
 
 import argparse
-import hashlib
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
-from dataclasses import dataclass, field
-from importlib.metadata import version
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import msgspec
 from rich.console import Console
 from rich.progress import track
 
@@ -30,6 +26,7 @@ from fuseledger.devices.device import Device
 from fuseledger.errors import FuseledgerError
 from fuseledger.peers.eager_peer import eager_peer
 from fuseledger.peers.inductor import device_properties, inductor_plan, inductor_worker
+from fuseledger.peers.kept import kept_plan, peer_folder
 from fuseledger.peers.peer import PeerPlan
 from fuseledger.peers.priced import price
 from fuseledger.peers.process import Worker
@@ -42,11 +39,7 @@ from peers_page import page
 MODELS = Path(__file__).parents[1] / "examples" / "models.py"
 NAMES = ("llama3_8b_block", "llama3_8b_block_decode", "bert_base", "resnet50", "vit_b16")
 """Models of the comparison."""
-_SET = re.compile(r"frozenset\(\{(.*?)\}\)")
-"""A set in a `repr`, whose order differs between processes."""
 NOT_ASKED = "not asked"
-ANSWERS = {"torch": 4, "jax": 1}
-"""Raised where the code that asks a compiler, or reads its answer, changes what is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +76,11 @@ class Asker:
 
     def inductor(self, source: str, program: Program) -> PeerPlan:
         """TorchInductor's default plan."""
-        asked = repr((program.aten or program.graph, device_properties(self.device)))
-        asked = _SET.sub(lambda found: str(sorted(found[1].split(", "))), asked)
+        asked = program.aten and replace(program.aten, source="")
         return self._kept(
             "inductor",
-            _key("torch", asked),
+            "torch",
+            (asked or program.graph, device_properties(self.device)),
             lambda: inductor_plan(
                 source, self.device, time_limit_s=self.time_limit_s, worker=self.inductor_process
             ),
@@ -95,33 +88,23 @@ class Asker:
 
     def xla(self, source: str, program: Program) -> PeerPlan:
         """XLA's plan."""
-        asked = repr((program.graph.ops, program.graph.tensors, target_config(self.device)))
-        asked = _SET.sub(lambda found: str(sorted(found[1].split(", "))), asked)
         return self._kept(
             "xla",
-            _key("jax", asked),
+            "jax",
+            (program.graph.ops, program.graph.tensors, target_config(self.device)),
             lambda: xla_plan(
                 source, self.device, time_limit_s=self.time_limit_s, worker=self.xla_process
             ),
         )
 
-    def _kept(self, name: str, key: str, ask: Callable[[], PeerPlan]) -> PeerPlan:
-        path = self.cache / f"{key}.json"
-        if path.exists():
-            return msgspec.json.decode(path.read_bytes(), type=PeerPlan)
-        if self.kept_only:
-            return PeerPlan(name=name, version=None, status="unavailable", reason=NOT_ASKED)
-        plan = ask()
-        if plan.status != "timeout":
-            self.cache.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(msgspec.json.encode(plan))
-        return plan
+    def _kept(
+        self, name: str, package: str, question: object, ask: Callable[[], PeerPlan]
+    ) -> PeerPlan:
+        def nobody() -> PeerPlan:
+            # as a late answer, which is not kept
+            return PeerPlan(name=name, version=None, status="timeout", reason=NOT_ASKED)
 
-
-def _key(package: str, asked: str) -> str:
-    """A name for an answer: the compiler's release, what it was asked, and how."""
-    text = f"{ANSWERS[package]} {package} {version(package)}\n{asked}"
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
+        return kept_plan(self.cache, package, question, nobody if self.kept_only else ask)
 
 
 def measure(name: str, source: str, asker: Asker) -> Entry:
@@ -178,7 +161,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="graphs whose name starts with this")
     parser.add_argument("--time-limit", type=float, default=300.0, help="seconds a peer may take")
     parser.add_argument("--kept-only", action="store_true", help="ask nobody: the answers so far")
-    parser.add_argument("--cache", type=Path, default=Path.home() / ".cache/fuseledger/peers")
+    parser.add_argument("--cache", type=Path, default=peer_folder())
     given = parser.parse_args()
     listed = list(sources(given.folders, models=given.models, only=given.only))
     sections: dict[str, list[Entry]] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -41,6 +42,21 @@ def test_a_just_written_tensor_is_read_from_l2() -> None:
     first, second = dram_and_l2_bytes(chain, 50 * MB, warm=False)
     assert first == (10 * MB, 0)
     assert second == (5 * MB, 5 * MB)
+
+
+def test_a_long_row_is_split_over_blocks_by_a_reduction_alone() -> None:
+    """One row of 2²⁰ elements leaves no SM idle in a sum, which gives 128 blocks a share of it; in
+    moments one block walks it."""
+    device = load("h100-sxm")
+    shape = {"rows": 1.0, "length": 2.0**20, "inner": 1.0, "index": 0.0}
+    for kind, blocks in (("reduce", 128.0), ("moments", 1.0)):
+        kernel = replace(_pass("x", "y", 4 * MB), kind=kind, shape=shape)
+        (stream,) = [
+            t for t in kernel_terms(kernel, (8.0 * MB, 0.0), _setting()) if t.role == "stream"
+        ]
+        assert stream.features[f"{kind}.fill"] == pytest.approx(
+            math.log(saturating_blocks(device) / blocks)
+        )
 
 
 def test_a_tensor_larger_than_l2_goes_to_dram_each_time() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fuseledger.clock.library_features import sequence_terms
 from fuseledger.clock.library_fit import PRIORS
 from fuseledger.devices import load
 from fuseledger.validate.corpus import Corpus, CorpusError
@@ -66,8 +67,8 @@ def test_a_chain_takes_turns_in_two_buffers(tmp_path: Path):
 
 
 def test_gemms_are_the_same_on_both_sides(tmp_path: Path):
-    """An MLP has three GEMMs, the last one behind the passes; only 5 and 3 times T·I are left for
-    two passes and for one, which read what the second GEMM wrote."""
+    """An MLP has three GEMMs, the last one behind the passes, which reads what they wrote; only 5
+    and 3 times T·I are left for two passes and for one, which read both projections."""
     t, h, i = 512, 1024, 2048
     params = {"tokens": t, "hidden": h, "inter": i, "dtype": "bfloat16"}
     unfused, fused = read(tmp_path, record("mlp", params, (103.0, 100.0))).rows
@@ -78,9 +79,30 @@ def test_gemms_are_the_same_on_both_sides(tmp_path: Path):
         assert sum(k.flops for k in gemms) == 6 * t * h * i
         streamed = [k for k in row.kernels if k.kind != "gemm"]
         assert sum(k.bytes for k in streamed) == factor * 2 * t * i
-        assert streamed[0].reads[0].storage == gemms[1].writes[0].storage
-    assert unfused.setting.software == fused.setting.software == ""
+        read_ = [stream.storage for k in streamed for stream in k.reads]
+        assert {"projection 0", "projection 1"} <= set(read_)
+        assert gemms[2].reads[0].storage == streamed[-1].writes[0].storage
+        assert {k.write_bytes for k in streamed} == {2 * t * i}
     assert unfused.tables == ("decisions, losses and ties",)
+
+
+def test_products_of_one_byte_run_on_their_own_pipe(tmp_path: Path):
+    """fp8 operands are priced by the fp8 peak, others by that of 16 bits."""
+    params = {"tokens": 512, "hidden": 1024, "inter": 2048}
+    for dtype, pipe in (("fp8", "fp8"), ("bfloat16", "half")):
+        (row, _) = read(tmp_path, record("mlp", {**params, "dtype": dtype}, (2.0, 1.0))).rows
+        assert {k.pipe for k in row.kernels if k.kind == "gemm"} == {pipe}
+
+
+def test_a_backward_that_asks_for_its_gradient_waits_once(tmp_path: Path):
+    """Where a record says whether the upstream gradient is one, the fused side found out by a wait
+    of the host, which costs it three calls of 20 µs before any fit; the unfused side does not."""
+    params = {"tokens": 8, "hidden": 8, "dtype": "float32", "upstream_grad_is_one": False}
+    unfused, fused = read(tmp_path, record("chain3", params, (2.0, 1.0))).rows
+    waits = [sum(k.shape.get("syncs", 0.0) for k in row.kernels) for row in (unfused, fused)]
+    assert waits == [0.0, 1.0]
+    (terms,) = sequence_terms(fused.kernels, fused.setting)
+    assert [t.base_us for t in terms if t.role == "sync"] == [3 * 20.0]
 
 
 def test_what_is_left_out_is_counted(tmp_path: Path):

@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 
 from fuseledger.cli.main import run
+from fuseledger.devices import load
+from fuseledger.frontends.expression import parse
+from fuseledger.planner.plan import make_plan
 from fuseledger.validate.corpus import CorpusError
 from fuseledger.validate.folds import fold_of
 from fuseledger.validate.kernelbench import read_kernelbench
@@ -127,6 +130,17 @@ def test_a_plain_csv_is_priced_by_the_plan(tmp_path: Path) -> None:
     result = validate(table)
     assert result.skipped == {"device nothing is not in the catalog": 1}
     assert [row.n for row in result.rows if row.class_ == "all" and row.device == "all"] == [1]
+
+
+def test_a_plain_csv_shows_whether_the_error_bars_of_plans_hold(tmp_path: Path) -> None:
+    """One time equals the prediction and lies within both bars; one is a hundred times longer."""
+    source = "relu(x[4096,4096])"
+    graph = parse(source)
+    exact = make_plan(graph, load("h100-sxm")).totals.time_us
+    table = tmp_path / "mine.csv"
+    lines = [f'"{source}",h100-sxm,{factor * exact}' for factor in (1, 100)]
+    table.write_text("\n".join(["source,device,time_us", *lines, ""]))
+    assert validate(table).calibration == [("all", 2, 0.5, 0.5), ("pointwise", 2, 0.5, 0.5)]
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
+from typing import Literal
 
 import click
 
@@ -19,11 +20,14 @@ from fuseledger.cli.options import deliver, format_option, output_option, quiet_
 @click.option("--all", "everything", is_flag=True, help="Every device with every class.")
 @click.option("--write-fit", metavar="FILE", type=click.Path(path_type=Path),
               help="Write the coefficients fitted on all rows.")  # fmt: skip
+@click.option("--plans", type=click.Choice(["standin", "inductor"]), default="standin",
+              show_default=True,
+              help="Whose plan the compiled modes of KernelBench run.")  # fmt: skip
 @click.option("--plots", metavar="FOLDER", type=click.Path(path_type=Path, file_okay=False),
               help="Write times.svg and calibration.svg there (extra `report`).")  # fmt: skip
 def command(
     corpus: Path, format_: str, output: str | None, quiet: bool, everything: bool,
-    write_fit: Path | None, plots: Path | None,
+    write_fit: Path | None, plans: Literal["standin", "inductor"], plots: Path | None,
 ) -> None:  # fmt: skip
     """Predictions against measured times, out of fold.
 
@@ -43,7 +47,7 @@ def command(
     with Progress(quiet=quiet) as progress:
         progress.step(f"pricing the rows of {corpus.name}")
         with redirect_stdout(sys.stderr):  # what a checkout's files print is no part of the report
-            result = validate(corpus)
+            result = validate(corpus, plans=plans)
     if write_fit is not None and result.fit is not None:
         import msgspec
 

@@ -20,8 +20,15 @@ STREAM_SHARE = 0.89
 copies measured on single devices differ more between them than library kernels do."""
 BLOCK_BYTES_PER_CLOCK = 8.0
 """What one block of a row-by-row kernel pulls: a quarter of the 32 B per clock that an SM can."""
+SPLIT_FROM, SPLIT_ELEMENTS = 512 * 256, 512 * 16
+"""PyTorch's reduce kernel splits a row over several blocks where each of a block's 512 threads
+would take 256 elements or more, and leaves them 16 each at least
+(`aten/src/ATen/native/cuda/Reduce.cuh`, `setReduceConfig`)."""
 SERIAL_STEP_US = 0.5
 """One dependent access to DRAM, in a kernel of one warp that waits for each."""
+SYNC_CALLS = 3.0
+"""Eager calls that pass while the GPU idles after the host has waited for it: the value's copy to
+the host, the branch that it decides, and the launch behind that."""
 WATTS_PER_TFLOP = 10.0
 """fp32 products take about so many watts a TFLOP/s: an H100 SXM, at 10.4 W a TFLOP/s of its peak,
 holds its clock in them, an H100 PCIe, at 6.9, does not (37 of 51 TFLOP/s at 350 W)."""
@@ -56,7 +63,7 @@ class Term:
     """One part of one kernel's time."""
 
     role: str
-    """`stream`, `compute`, `layout`, `serial` or `launch`; stream and compute overlap."""
+    """`stream`, `compute`, `layout`, `serial`, `sync` or `launch`; stream and compute overlap."""
     base_us: float
     features: Features
 
@@ -95,6 +102,9 @@ def kernel_terms(
     if kernel.shape.get("serial_steps"):
         waited = kernel.shape["serial_steps"] * SERIAL_STEP_US
         terms.append(Term("serial", waited, {"serial": 1.0}))
+    if kernel.shape.get("syncs"):
+        idle = kernel.shape["syncs"] * SYNC_CALLS * setting.host_floor_us
+        terms.append(Term("sync", idle, {"sync": 1.0}))
     if kernel.flops and kind in _COMPUTE:
         base = kernel.flops / _peak(kernel, device) * 1e6
         made = {f"{kind}.compute": 1.0, **_COMPUTE[kind](kernel, device)}
@@ -180,8 +190,8 @@ def _class_of(kernel: LibraryKernel) -> str:
 def _peak(kernel: LibraryKernel, device: Device) -> float:
     if kernel.pipe == "lanes":
         return device.peak_for("fp32", matrix=False)
-    if kernel.pipe == "half":
-        return device.peak_for("fp16", matrix=True)
+    if kernel.pipe in ("half", "fp8"):
+        return device.peak_for("fp16" if kernel.pipe == "half" else "fp8_e4m3", matrix=True)
     return device.peak_for("fp32", matrix=True, tf32=kernel.pipe == "tf32")
 
 
@@ -211,11 +221,17 @@ def _rows(kernel: LibraryKernel, device: Device) -> Features:
         made[f"{kind}.outer"] = 1.0
         made[f"{kind}.outer_fill"] = over(float(device.sm_count or 100) * 1024, shape["rows"])
     else:
-        made[f"{kind}.fill"] = over(saturating_blocks(device), shape["rows"])
+        blocks = shape["rows"] * (_split(shape["length"]) if kind == "reduce" else 1.0)
+        made[f"{kind}.fill"] = over(saturating_blocks(device), blocks)
         made[f"{kind}.short"] = over(512, shape["length"])
-    if kind != "reduce":  # which spreads a long row over several blocks
+    if kind not in ("reduce", "moments"):  # which walk a row once
         made[f"{kind}.long"] = _long(shape["length"])
     return {name: value for name, value in made.items() if value}
+
+
+def _split(length: float) -> float:
+    """Blocks that may share a row of a reduction."""
+    return length // SPLIT_ELEMENTS if length >= SPLIT_FROM else 1.0
 
 
 def _long(length: float) -> float:

@@ -275,7 +275,7 @@ PRIORS: dict[str, Prior] = {
     "softmax.outer_fill": Prior(0.0, 0.1), "batch_norm.outer_fill": Prior(0.0, 0.1),
     "compute.depthwise@compiled": Prior(1.0, 1.0), "launch": Prior(0.0, 0.15),
     "host.fixed:compiled": Prior(1.0, 0.5), "host.fixed:graph": Prior(1.4, 0.5),
-    "host.launch:graph": Prior(-2.0, 1.0),
+    "host.launch:graph": Prior(-2.0, 1.0), "sync": Prior(0.0, 0.5),
 }  # fmt: skip
 """Before any fit: what the mechanisms say. A coefficient is the logarithm of a factor on the time,
 so 0.7 is half the peak; a `fill` of 1 is a machine used only as far as there are rows."""

@@ -15,7 +15,7 @@ Kind = Literal[
     "pointwise", "copy", "reduce", "scan", "moments", "batch_norm", "layer_norm", "softmax", "pool",
     "gemm", "conv", "layout", "attention", "rnn", "fused", "gather", "unknown",
 ]  # fmt: skip
-Pipe = Literal["fp32", "tf32", "half", "lanes"]
+Pipe = Literal["fp32", "tf32", "half", "fp8", "lanes"]
 
 BYTES = {
     "fp64": 8, "fp32": 4, "fp16": 2, "bf16": 2, "int64": 8, "int32": 4, "int16": 2, "int8": 1,

@@ -27,8 +27,9 @@ def dram_and_l2_bytes(
 ) -> list[tuple[float, float]]:
     """(bytes that reach DRAM, bytes that L2 serves) of each kernel.
 
-    `warm`: the sequence ran just before, so its first reads may hit too. A write reaches DRAM
-    as far as the written tensor does not stay in L2 until it is read or written again.
+    `warm`: the sequence ran just before, so its first reads may hit too. A storage that was
+    touched before is read, or written over, in L2 as far as it is still there; a fresh one goes to
+    DRAM, for what its lines push out has to be written back as well.
     """
     order: dict[str, int] = {}
     """Storage → its size; kept in the order of last use."""
@@ -50,7 +51,7 @@ def dram_and_l2_bytes(
 
 
 def _share(order: dict[str, int], storage: str, size: int, l2_bytes: float) -> float:
-    """Resident share of a storage; a fresh write stays as far as it fits by itself."""
+    """Resident share of a storage; none of a fresh one."""
     if storage not in order:
         return 0.0
     touched = 0.0

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fuseledger.peers.inductor_walks import kept_inside, places_read, read_again
+from fuseledger.peers.peer import CHANNELS_LAST
 
 Json = dict[str, Any]
 
@@ -169,6 +170,7 @@ class _Recorder:
             "reads": reads,
             "writes": writes,
             "source": self.code.get(name),
+            "config": CHANNELS_LAST if kind == "extern" and _channels_last(node.node) else None,
         }
 
 
@@ -196,6 +198,16 @@ def _extent(name: str) -> tuple[int, int]:
     if size is None:
         return 0, 0
     return math.prod(int(length) for length in size), int(buffer.get_dtype().itemsize)
+
+
+def _channels_last(node: Any) -> bool:
+    """Whether a library call writes its result with the channels innermost."""
+    size, stride = node.maybe_get_size(), node.maybe_get_stride()
+    return (
+        size is not None
+        and len(size) == len(stride) in (4, 5)
+        and (int(size[1]) > 1 and int(stride[1]) == 1)
+    )
 
 
 def _extern_name(node: Any) -> str:

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 PeerStatus = Literal["planned", "failed", "timeout", "unavailable"]
+CHANNELS_LAST = "channels last"
+"""`config` of a library call whose result has the channels innermost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

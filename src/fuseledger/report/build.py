@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from fuseledger import __version__
+from fuseledger.clock.error_bars import bars_of
 from fuseledger.clock.time import GENERATED
 from fuseledger.report.document import (
     AccountPart,
@@ -16,6 +17,8 @@ from fuseledger.report.document import (
     DevicePart,
     DifferencePart,
     EdgePart,
+    ErrorBarPart,
+    ErrorPart,
     EvidencePart,
     GraphPart,
     KernelPart,
@@ -80,7 +83,27 @@ def plan_document(
         verdicts=[_verdict(verdict) for verdict in verdicts],
         seconds=SecondsPart(load=round(load_seconds, 3), plan=round(planned.seconds, 3)),
         evidence=evidence or EvidencePart(),
+        error=_error(planned.graph),
     )
+
+
+def _error(graph: Graph) -> ErrorPart:
+    found = bars_of(graph)
+    if found is None:
+        return ErrorPart()
+    kind, dtype, bars = found
+    return ErrorPart(
+        kind=kind,
+        dtype=dtype,
+        bars=[
+            ErrorBarPart(
+                side=bar.side, graphs=bar.graphs, within_half=math.expm1(bar.median),
+                within_most=math.expm1(bar.p90), shift=math.exp(bar.shift),
+                devices=list(bar.devices), against=list(bar.against),
+            )
+            for bar in bars.values()
+        ],
+    )  # fmt: skip
 
 
 def _graph(graph: Graph) -> GraphPart:

@@ -242,6 +242,26 @@ class CutPart(Part, frozen=True, kw_only=True):
     vetoes: list[str]
 
 
+class ErrorBarPart(Part, frozen=True, kw_only=True):
+    """How far the clock was off where graphs of this kind were measured."""
+
+    side: Literal["plan", "one kernel an op"]
+    graphs: int
+    within_half: float
+    within_most: float
+    shift: float
+    devices: list[str]
+    against: list[str]
+
+
+class ErrorPart(Part, frozen=True, kw_only=True):
+    """The kind of graph that this is, and what was measured of such."""
+
+    kind: str = "declared"
+    dtype: str = "none"
+    bars: list[ErrorBarPart] = []
+
+
 class SecondsPart(Part, frozen=True, kw_only=True):
     """How long the work took."""
 
@@ -267,6 +287,7 @@ class PlanDocument(Part, frozen=True, kw_only=True):
     verdicts: list[VerdictPart]
     seconds: SecondsPart
     evidence: EvidencePart = EvidencePart()
+    error: ErrorPart = ErrorPart()
 
 
 class KernelDocument(Part, frozen=True, kw_only=True):

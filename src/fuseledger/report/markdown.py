@@ -59,6 +59,8 @@ def plan_markdown(summary: Summary) -> str:
         parts.append(f"… {escape(summary.cuts_hidden)}")
     items = [f"note: {note}" for note in summary.notes]
     items += [f"{word}: {sentence}" for word, sentence in summary.evidence]
+    if summary.error:
+        items.append(f"error: {summary.error}")
     if summary.barriers:
         items.insert(0, f"barriers: {summary.barriers}")
     parts.append("\n".join(f"- {escape(item)}" for item in [*items, f"status: {summary.status}"]))

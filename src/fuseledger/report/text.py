@@ -57,6 +57,7 @@ def plan_text(summary: Summary, page: Page) -> str:
             *([("barriers", summary.barriers)] if summary.barriers else []),
             *(("note", note) for note in summary.notes),
             *summary.evidence,
+            *([("error", summary.error)] if summary.error else []),
             ("status", summary.status),
         ]
     )

@@ -62,6 +62,13 @@ def validation_text(result: Validation, page: Page, *, everything: bool) -> None
             page.line(title, "bold")
         columns = [Column(t, "left" if i < 4 else "right") for i, t in enumerate(TITLES)]
         page.table(columns, [Row(_cells(s)) for s in _shown(scores, everything)])
+    for class_, n, half, most in result.calibration:
+        if class_ == "all":
+            page.blank()
+            page.line(
+                f"of {n:,} times {half:.0%} lie within the median error bar, {most:.0%} within "
+                "the 90 % bar"
+            )
     page.blank()
     page.line("worst rows", "bold")
     for w in result.worst:

@@ -14,6 +14,7 @@ from fuseledger.errors import SourceError
 from fuseledger.frontends.aten import AtenGraph
 from fuseledger.validate.corpus import Corpus, CorpusError
 from fuseledger.validate.kernelbench import Run, collect
+from fuseledger.validate.plans import PlanSource
 
 MODE_FILES: dict[str, str] = {
     "torch": "eager", "torch_compile_cudagraphs": "cudagraphs-backend",
@@ -41,7 +42,7 @@ def is_checkout(folder: Path) -> bool:
     return (folder / "KernelBench").is_dir() and (folder / "results" / "timing").is_dir()
 
 
-def read_checkout(folder: Path) -> Corpus:
+def read_checkout(folder: Path, plans: PlanSource = "standin") -> Corpus:
     """Every time of every timing file with its kernels.
 
     Raises CorpusError naming the file and the field, MissingExtra where torch is not installed.
@@ -72,7 +73,7 @@ def read_checkout(folder: Path) -> Corpus:
             raise SourceError(f"no problem {path.relative_to(folder)}")
         return read_problem(path)
 
-    collect(corpus, times, names, graph_of)
+    collect(corpus, times, names, graph_of, plans)
     corpus.notes.append("the problems' Python files were run, on fake tensors")
     return corpus
 

@@ -33,6 +33,8 @@ class Measured:
     """Whether this is the fused side of its pair."""
     priced_us: float | None = None
     """A prediction that needs no fit, where another clock made one."""
+    bar: tuple[float, float] | None = None
+    """Median and 90th percentile of |log error| that comes with `priced_us`, where it has one."""
     tables: tuple[str, ...] = ()
     """Further tables that count it."""
 

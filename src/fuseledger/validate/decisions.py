@@ -12,13 +12,13 @@ import math
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 from fuseledger.clock.library_features import Setting
 from fuseledger.clock.library_fit import Prior
-from fuseledger.clock.library_kernel import LibraryKernel, Stream
+from fuseledger.clock.library_kernel import LibraryKernel, Pipe, Stream
 from fuseledger.devices import Device, load, names
 from fuseledger.validate.corpus import Corpus, CorpusError, Measured
 from fuseledger.validate.figures import WITHIN
@@ -30,10 +30,13 @@ ALIASES = {"a100": "a100-sxm-80", "mi355": "mi355x"}
 ITEM_BYTES = {
     "float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "int8": 1, "fp8": 1, "float8": 1,
 }  # fmt: skip
+GRADIENT_FLAG = "upstream_grad_is_one"
+"""A record with this parameter has a fused side whose backward asks whether its upstream gradient
+is one, and so waits for the GPU: `torch.equal` in `*_backward` of Liger-Kernel's `ops/`."""
 LETTERS = {
     "T": "tokens", "H": "hidden", "V": "vocab", "I": ("inter", "ffn"), "K": "top_k",
     "E_": "experts", "hq": "q_heads", "hkv": "kv_heads", "hd": "head_dim", "acc": "accumulate_grad",
-    "clone": "clone_in_region", "g1": "upstream_grad_is_one", "dqk": "head_dim_qk",
+    "clone": "clone_in_region", "g1": GRADIENT_FLAG, "dqk": "head_dim_qk",
     "dv": "head_dim_v",
 }  # fmt: skip
 """Letters of the formulas → parameters of the record, as the families file defines them."""
@@ -100,7 +103,7 @@ def _add(
             return
         setting = Setting(
             device=load(device), host=str(record.get("source_key", "")),
-            software="" if products else f"{family}-{side}", warm_l2="cold" not in timing,
+            software=f"{family}-{side}", warm_l2="cold" not in timing,
             mode="eager" if side == "unfused" else "fused",
         )  # fmt: skip
         corpus.rows.append(
@@ -134,14 +137,17 @@ def decision_priors(measured: Sequence[Measured], priors: Mapping[str, Prior]) -
     """The priors, with room for what implementations of one chain reach of the bandwidth.
 
     They range from 0.2 of it (rope in eager PyTorch on B200) to 0.98 (KL divergence on the same):
-    half of log(0.98/0.2) is a deviation of 0.8.
+    half of log(0.98/0.2) is a deviation of 0.8. Products have none: both sides call one library.
     """
     tags = {m.setting.software for m in measured if m.setting.software}
     wide = {f"stream.pass@software-{tag}": Prior(0.0, IMPLEMENTATION_DEVIATION) for tag in tags}
-    return {**priors, **wide}
+    same = {f"{role}.gemm@software-{tag}": NONE for role in ("stream", "compute") for tag in tags}
+    return {**priors, **wide, **same}
 
 
 IMPLEMENTATION_DEVIATION = 0.8
+NONE = Prior(0.0, 1e-4)
+"""No deviation to speak of."""
 
 
 def outcome_of(gain: float, family: str) -> str:
@@ -160,8 +166,15 @@ class Products:
     m: float
     n: float
     k: float
-    bytes: float
-    """Of their operands and results, all of them together."""
+    pipe: Pipe
+    activation_bytes: float = 0.0
+    weight_bytes: float = 0.0
+    result_bytes: float = 0.0
+
+    @property
+    def bytes(self) -> float:
+        """Of their operands and results, all of them together; 0 where sizes are not known."""
+        return self.count * (self.activation_bytes + self.weight_bytes + self.result_bytes)
 
 
 def _products(family: Family, letters: Mapping[str, float]) -> Products | None:
@@ -169,13 +182,14 @@ def _products(family: Family, letters: Mapping[str, float]) -> Products | None:
     if family.flops is None or letters.get("q_len") == 1.0:
         return None
     flops = evaluate(family.flops, letters)
+    size, wide = letters["s"], letters["o"]
+    pipe: Pipe = "fp8" if size == 1 else "half"
     for sizes in (("m", "n", "k"), ("tokens", "inter", "hidden")):
         if all(name in letters for name in sizes):
             m, n, k = (letters[name] for name in sizes)
             count = max(1, round(flops / (2 * m * n * k)))
-            moved = count * (letters["s"] * (m * k + n * k) + letters["o"] * m * n)
-            return Products(count, m, n, k, moved)
-    return Products(1, 4096.0, 4096.0, 4096.0, 0.0)
+            return Products(count, m, n, k, pipe, size * m * k, size * n * k, wide * m * n)
+    return Products(1, 4096.0, 4096.0, 4096.0, pipe)
 
 
 def _kernels(
@@ -191,49 +205,86 @@ def _kernels(
     launches = max(1, round(evaluate(count_text, letters)))
     moved = evaluate(bytes_text, letters)
     if products is None or family.flops is None:
-        return _passes(side, launches, moved, name, "input")
-    before, after = _gemms(products, evaluate(family.flops, letters), letters, name)
+        made = _passes(side, launches, moved, name, "input")
+        return _waiting(made) if side == "fused" and letters["asks"] else made
+    each = evaluate(family.flops, letters) / products.count
     passes = max(0, launches - products.count)
     rest = max(0.0, moved - products.bytes)
-    return [*before, *_passes(side, passes, rest, name, before[-1].writes[0].storage), *after]
+    if not products.bytes:  # the products' sizes are not known: the passes share the bytes
+        return [
+            *_gemms(products, each, name, ""),
+            *_passes(side, passes, rest, name, "projection 0"),
+        ]
+    between = _between(side, passes, rest, products, name)
+    behind = between[-1].writes[0].storage if between else "projection 0"
+    gemms = _gemms(products, each, name, behind)
+    before = max(1, products.count - 1)
+    return [*gemms[:before], *between, *gemms[before:]]
 
 
 def _passes(side: str, count: int, moved: float, name: str, first: str) -> list[LibraryKernel]:
     """Kernels that stream, equal shares of the bytes each; the first one reads `first`."""
     part = round(moved / (2 * count)) if count else 0
-    kind = "pointwise" if side == "unfused" else "fused"
-    shape = {"broadcast": 0.0} if kind == "pointwise" else {"reduces": 0.0, "window": 1.0}
     return [
-        LibraryKernel(
-            name=f"{side} {i + 1}", op=name, kind=kind, shape=shape,
-            reads=(Stream(first if i == 0 else f"buffer {i % 2}", part),),
-            writes=(Stream(f"buffer {(i + 1) % 2}", part),),
-        )
+        _pass(side, i, name, (Stream(first if i == 0 else f"buffer {i % 2}", part),), part)
         for i in range(count)
-    ]  # fmt: skip
+    ]
 
 
-def _gemms(
-    products: Products, flops: float, letters: Mapping[str, float], name: str
-) -> tuple[list[LibraryKernel], list[LibraryKernel]]:
-    """The family's GEMMs before its passes and, of several, the last one behind them.
+def _between(
+    side: str, count: int, moved: float, products: Products, name: str
+) -> list[LibraryKernel]:
+    """Passes over what products wrote: each writes one result of a product's size.
 
-    One-byte operands run at twice the rate of two-byte ones.
+    It reads the result before it, the first one the first product's; what is left of the bytes
+    the last one reads from the other products.
     """
-    each = flops / products.count / (2 if letters["s"] == 1 else 1)
-    part = round(products.bytes / products.count / 3)
+    size = round(products.result_bytes)
+    left = max(0.0, moved - count * size)
+    made: list[LibraryKernel] = []
+    for i in range(count):
+        reads = [Stream("projection 0" if i == 0 else f"buffer {i % 2}", round(min(left, size)))]
+        left -= reads[0].bytes
+        if i == count - 1 and left > 0:
+            reads.append(Stream(f"projection {products.count - 2}", round(left)))
+        made.append(_pass(side, i, name, tuple(reads), size))
+    return made
+
+
+def _pass(side: str, i: int, name: str, reads: tuple[Stream, ...], written: int) -> LibraryKernel:
+    unfused = side == "unfused"
+    return LibraryKernel(
+        name=f"{side} {i + 1}", op=name, kind="pointwise" if unfused else "fused", reads=reads,
+        writes=(Stream(f"buffer {(i + 1) % 2}", written),),
+        shape={"broadcast": 0.0} if unfused else {"reduces": 0.0, "window": 1.0},
+    )  # fmt: skip
+
+
+def _waiting(kernels: list[LibraryKernel]) -> list[LibraryKernel]:
+    """The kernels, the host waiting for the GPU once on the way."""
+    return [*kernels[:-1], replace(kernels[-1], shape={**kernels[-1].shape, "syncs": 1.0})]
+
+
+def _gemms(products: Products, flops: float, name: str, behind: str) -> list[LibraryKernel]:
+    """The family's GEMMs; of several the last one reads what the passes before it wrote."""
     shape = {
         "m": products.m, "n": products.n, "k": products.k, "batch": 1, "transposed": 0,
     }  # fmt: skip
-    made = [
-        LibraryKernel(
-            name=f"GEMM {i + 1}", op=name, kind="gemm", flops=each, pipe="half", shape=shape,
-            reads=(Stream("activation", part), Stream(f"weight {i}", part)),
-            writes=(Stream(f"projection {i}", part),),
-        )
-        for i in range(products.count)
-    ]  # fmt: skip
-    return (made[:-1], made[-1:]) if len(made) > 1 else (made, [])
+    made: list[LibraryKernel] = []
+    for i in range(products.count):
+        down = products.count > 1 and i == products.count - 1
+        read, written = products.activation_bytes, products.result_bytes
+        x, y = (behind, "result") if down else ("activation", f"projection {i}")
+        if down:  # from the products' width back to that of their input
+            read, written = written, read
+        made.append(
+            LibraryKernel(
+                name=f"GEMM {i + 1}", op=name, kind="gemm", flops=flops, pipe=products.pipe,
+                shape=shape, writes=(Stream(y, round(written)),),
+                reads=(Stream(x, round(read)), Stream(f"weight {i}", round(products.weight_bytes))),
+            )
+        )  # fmt: skip
+    return made
 
 
 def _letters(params: Mapping[str, Any]) -> dict[str, float]:
@@ -248,6 +299,7 @@ def _letters(params: Mapping[str, Any]) -> dict[str, float]:
     found["w"] = ITEM_BYTES.get(str(params.get("weight_dtype")), size)
     wide = params.get("unfused_out_dtype") or params.get("out_dtype")
     found["o"] = ITEM_BYTES.get(str(wide), size)
+    found["asks"] = float(GRADIENT_FLAG in params)
     for flag in ("clone", "acc", "beta", "g1", "residual"):
         found.setdefault(flag, 0.0)
     tokens = found.get("tokens", 1.0)

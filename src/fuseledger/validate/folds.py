@@ -97,7 +97,10 @@ def weights_of(measured: Sequence[Measured]) -> Array:
 def naive_us(kernels: Sequence[LibraryKernel], device: Device) -> float:
     """The naive roofline: the greater of bytes over datasheet bandwidth and FLOPs over peak."""
     bandwidth = device.dram_bandwidth_gbs or device.require("stream_gbs")
-    matrix = {"tf32": ("fp32", True), "half": ("fp16", False), "fp32": ("fp32", False)}
+    matrix = {
+        "tf32": ("fp32", True), "half": ("fp16", False), "fp8": ("fp8_e4m3", False),
+        "fp32": ("fp32", False),
+    }  # fmt: skip
     total = 0.0
     for kernel in kernels:
         if kernel.pipe == "lanes":

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fuseledger.clock.library import sequence_class
-from fuseledger.clock.library_features import GRAPH_MODES, Setting
-from fuseledger.clock.library_kernel import LibraryKernel, Stream, tensor_bytes
+from fuseledger.clock.library_features import Setting
 from fuseledger.devices import Device
 from fuseledger.errors import SourceError
 from fuseledger.frontends.aten import AtenGraph
 from fuseledger.validate.corpus import Corpus, CorpusError, Measured
+from fuseledger.validate.plans import EAGER_MODES, MODES, ByMode, Plans, PlanSource
 
 GPUS: dict[str, str] = {
     "NVIDIA L40S": "l40s", "NVIDIA L4": "l4", "NVIDIA A10G": "a10g", "Tesla T4": "t4",
@@ -39,21 +39,7 @@ HOST_FLOORS: dict[str, float] = {
 device constants beside this corpus lists it; the last two, which have no such run, are the median
 of Modal's hosts and of all."""
 
-MODES = (
-    "eager", "cudagraphs-backend", "compile-default", "compile-reduce-overhead",
-    "compile-max-autotune", "compile-max-autotune-no-cudagraphs",
-)  # fmt: skip
-EAGER_MODES = frozenset({"eager", "cudagraphs-backend"})
-"""Modes that run eager's kernels; the others run a compiler's."""
 FIELDS = ("sizes", "level", "problem_id", "name", "gpu", "host", "torch", "mode", "mean_ms")
-
-
-@dataclass(frozen=True, slots=True)
-class Plans:
-    """The kernels of one graph, by mode, and the tensors that a call of it is handed."""
-
-    by_mode: Mapping[str, list[LibraryKernel]]
-    arguments: int
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -70,10 +56,11 @@ class Run:
     """Release, such as `2.5`; empty where the source does not say."""
 
 
-def read_kernelbench(folder: Path) -> Corpus:
+def read_kernelbench(folder: Path, plans: PlanSource = "standin") -> Corpus:
     """Every row of `times.csv` with its kernels; repeated runs become their geometric mean.
 
-    Raises CorpusError naming the file and the field.
+    `plans` says whose plan the compiled modes run. Raises CorpusError naming the file and the
+    field, MissingExtra where TorchInductor is asked and torch or Triton is not installed.
     """
     corpus = Corpus()
     times: dict[Run, list[float]] = {}
@@ -90,53 +77,66 @@ def read_kernelbench(folder: Path) -> Corpus:
     def graph_of(run: Run) -> AtenGraph:
         return _graph(folder, run)
 
-    collect(corpus, times, names, graph_of)
+    collect(corpus, times, names, graph_of, plans)
     return corpus
 
 
 def collect(
     corpus: Corpus, times: Mapping[Run, Sequence[float]], names: Mapping[Run, str],
-    graph_of: Callable[[Run], AtenGraph],
+    graph_of: Callable[[Run], AtenGraph], plans: PlanSource = "standin",
 ) -> None:  # fmt: skip
     """Add a row for every run, times in ms; what has no device, mode or graph is counted."""
-    plans: dict[tuple[str, str, str], Plans | str] = {}
     devices: dict[str, Device | None] = {}
-    for run, measured in times.items():
-        if run.mode not in MODES:
-            corpus.skip(f"mode {run.mode} is not priced", len(measured))
-            continue
-        device = devices.setdefault(run.gpu, _device(run.gpu))
-        if device is None:
-            corpus.skip(f"device {run.gpu} is not in the catalog", len(measured))
-            continue
-        place = (run.sizes, run.level, run.problem)
-        if place not in plans:
-            plans[place] = _plans(run, graph_of, corpus)
-        plan = plans[place]
-        if isinstance(plan, str):
-            corpus.skip(plan, len(measured))
-            continue
-        host = run.host
-        setting = Setting(
-            device=device, host=host, software=run.torch, warm_l2=host not in COLD_RUNS,
-            host_floor_us=HOST_FLOORS.get(host, 20.0),
-            hidden_host_us=COLD_RUNS.get(host, 0.0), mode=run.mode, arguments=plan.arguments,
-        )  # fmt: skip
-        label = f"kernelbench {run.sizes.partition('_')[0]}"
-        number = f"{run.level}/{run.problem}"
-        corpus.rows.append(
-            Measured(
-                corpus=f"{label} L{run.level}", problem=number, name=names[run], setting=setting,
-                run=f"{run.sizes} {number} {host} {run.torch}",
-                class_=sequence_class(plan.by_mode["eager"]), kernels=plan.by_mode[run.mode],
-                time_us=1e3 * math.exp(sum(map(math.log, measured)) / len(measured)),
-                fused=run.mode not in EAGER_MODES,
-                tables=(f"{label} L1+L2",) if run.level in ("1", "2") else (),
-            )
-        )  # fmt: skip
-    corpus.notes.append(
-        "compiled modes are priced on a stand-in for TorchInductor's plan (docs/accuracy.md)"
-    )
+    graphs: dict[tuple[str, str, str], AtenGraph | str] = {}
+    with Plans(plans, corpus) as planned:
+        for run, measured in times.items():
+            if run.mode not in MODES:
+                corpus.skip(f"mode {run.mode} is not priced", len(measured))
+                continue
+            device = devices.setdefault(run.gpu, _device(run.gpu))
+            if device is None:
+                corpus.skip(f"device {run.gpu} is not in the catalog", len(measured))
+                continue
+            place = (run.sizes, run.level, run.problem)
+            if place not in graphs:
+                graphs[place] = _read(graph_of, run)
+            graph = graphs[place]
+            if isinstance(graph, str):
+                corpus.skip(graph, len(measured))
+                continue
+            kernels = planned.of(place, graph, device)
+            time_us = 1e3 * math.exp(sum(map(math.log, measured)) / len(measured))
+            corpus.rows.append(_row(run, names[run], device, graph, kernels, time_us))
+    corpus.notes.append(planned.note())
+
+
+def _row(
+    run: Run, name: str, device: Device, graph: AtenGraph, plans: ByMode, time_us: float
+) -> Measured:
+    host = run.host
+    setting = Setting(
+        device=device, host=host, software=run.torch, warm_l2=host not in COLD_RUNS,
+        host_floor_us=HOST_FLOORS.get(host, 20.0),
+        hidden_host_us=COLD_RUNS.get(host, 0.0), mode=run.mode,
+        arguments=len(graph.inputs) + len(graph.weights),
+    )  # fmt: skip
+    label = f"kernelbench {run.sizes.partition('_')[0]}"
+    number = f"{run.level}/{run.problem}"
+    return Measured(
+        corpus=f"{label} L{run.level}", problem=number, name=name, setting=setting,
+        run=f"{run.sizes} {number} {host} {run.torch}",
+        class_=sequence_class(plans["eager"]), kernels=plans[run.mode], time_us=time_us,
+        fused=run.mode not in EAGER_MODES,
+        tables=(f"{label} L1+L2",) if run.level in ("1", "2") else (),
+    )  # fmt: skip
+
+
+def _read(graph_of: Callable[[Run], AtenGraph], run: Run) -> AtenGraph | str:
+    """The graph of a run, or why there is none."""
+    try:
+        return graph_of(run)
+    except SourceError as error:
+        return str(error)
 
 
 def _lines(path: Path) -> list[dict[str, str]]:
@@ -181,47 +181,3 @@ def _graph(folder: Path, run: Run) -> AtenGraph:
         if found:
             return read(found[0])
     raise SourceError(f"no graph of {run.sizes} level {run.level} problem {run.problem}")
-
-
-def _plans(run: Run, graph_of: Callable[[Run], AtenGraph], corpus: Corpus) -> Plans | str:
-    """The kernels of a run's graph in every mode, or why there are none."""
-    from fuseledger.peers.eager import eager_plan
-    from fuseledger.peers.standin import standin_kernels
-
-    try:
-        graph = graph_of(run)
-    except SourceError as error:
-        return str(error)
-    plan = eager_plan(graph)
-    if plan.unknown:
-        corpus.notes.append(f"{graph.name}: priced as one pass each: {', '.join(plan.unknown)}")
-    compiled = standin_kernels(graph, plan)
-    copies = _copies(graph)
-    by_mode: dict[str, list[LibraryKernel]] = {}
-    for replayed in (False, True):
-        for eager in (False, True):
-            kernels = list(plan.kernels) if eager else compiled
-            kernels = copies + kernels if replayed else kernels
-            modes = [
-                m for m in MODES if (m in EAGER_MODES) == eager and (m in GRAPH_MODES) == replayed
-            ]
-            by_mode.update(dict.fromkeys(modes, kernels))
-    return Plans(by_mode, len(graph.inputs) + len(graph.weights))
-
-
-def _copies(graph: AtenGraph) -> list[LibraryKernel]:
-    """A replayed CUDA graph's inputs are copied to where it was captured to read them.
-
-    Source: `torch/_inductor/cudagraph_trees.py`, `_copy_inputs_and_remove_from_src`.
-    """
-    copies: list[LibraryKernel] = []
-    for _, value in graph.inputs:
-        source = Stream(f"{value.name}.given", tensor_bytes(value.shape, value.dtype))
-        copy = Stream(value.name, source.bytes)
-        copies.append(
-            LibraryKernel(
-                name="copy (static input)", op=f"copy {value.name}", kind="copy", reads=(source,),
-                writes=(copy,), shape={"strided": 0.0},
-            )
-        )  # fmt: skip
-    return copies

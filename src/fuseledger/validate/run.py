@@ -14,12 +14,14 @@ from fuseledger.clock.library import Fit, load_fit
 from fuseledger.clock.library_fit import PRIORS, Prior, fit, prior_of
 from fuseledger.validate.corpus import Corpus, CorpusError, Measured
 from fuseledger.validate.folds import LeftOut, by_device, by_problem, fold_of, naive_us, weights_of
+from fuseledger.validate.plans import PlanSource
 from fuseledger.validate.score import (
     Score,
     calibration,
     calibration_curves,
     class_errors,
     scores,
+    shipped_calibration,
 )
 
 SHIPPED_DEVIATION = 0.5
@@ -70,10 +72,10 @@ class Validation:
     """Class → (share that a bar promises, share of times within it); bars from other folds."""
 
 
-def read_corpus(path: Path) -> Corpus:
+def read_corpus(path: Path, plans: PlanSource = "standin") -> Corpus:
     """A KernelBench folder or checkout, a `.jsonl` of decisions or a CSV.
 
-    Raises CorpusError naming it.
+    `plans` says whose plan KernelBench's compiled modes run. Raises CorpusError naming the corpus.
     """
     from fuseledger.validate.checkout import is_checkout, read_checkout
     from fuseledger.validate.decisions import read_decisions
@@ -82,9 +84,9 @@ def read_corpus(path: Path) -> Corpus:
 
     if path.is_dir():
         if (path / "times.csv").is_file():
-            return read_kernelbench(path)
+            return read_kernelbench(path, plans)
         if is_checkout(path):
-            return read_checkout(path)
+            return read_checkout(path, plans)
         raise CorpusError(
             f"{path}: holds neither times.csv, as the folder of graphs does, nor KernelBench/ and "
             "results/timing/, as a checkout does"
@@ -94,9 +96,11 @@ def read_corpus(path: Path) -> Corpus:
     return read_decisions(path) if path.suffix == ".jsonl" else read_table(path)
 
 
-def validate(path: Path, *, leave_device_out: bool = True) -> Validation:
+def validate(
+    path: Path, *, leave_device_out: bool = True, plans: PlanSource = "standin"
+) -> Validation:
     """Out-of-fold predictions of a corpus and their scores."""
-    corpus = read_corpus(path)
+    corpus = read_corpus(path, plans)
     if not corpus.rows:
         reasons = "; ".join(f"{reason} ({n})" for reason, n in corpus.skipped.items())
         raise CorpusError(f"{path}: no row can be priced: {reasons or 'it has none'}")
@@ -109,7 +113,8 @@ def validate(path: Path, *, leave_device_out: bool = True) -> Validation:
     if measured[0].priced_us is not None:
         priced = np.array([m.priced_us for m in measured])
         return Validation(
-            corpus=str(path), rows=scores(measured, priced, naive), device_out=[], calibration=[],
+            corpus=str(path), rows=scores(measured, priced, naive), device_out=[],
+            calibration=list(shipped_calibration(measured, priced)),
             worst=_worst(measured, priced, None), skipped=corpus.skipped, notes=corpus.notes,
             protocol=protocol, fit=None, points=_points(measured, priced), curves={},
         )  # fmt: skip
@@ -147,15 +152,17 @@ def _start(measured: Sequence[Measured]) -> tuple[Mapping[str, Prior], str]:
     shipped = load_fit()
     if {m.problem for m in measured} & set(shipped.problems):
         return PRIORS, f"{folds}, from the mechanisms' priors: the shipped fit has seen problems"
-    names = {*shipped.coefficients, *PRIORS}
-    start = {
-        name: Prior(
-            shipped.coefficients.get(name, PRIORS[name].mean if name in PRIORS else 0.0),
-            prior_of(name, PRIORS).deviation * (SHIPPED_DEVIATION if name in shipped.coefficients else 1),  # noqa: E501
-        )
-        for name in names
-    }  # fmt: skip
+    start = start_from(shipped.coefficients, PRIORS)
     return start, f"{folds}, from the shipped fit, which has seen none of these problems"
+
+
+def start_from(coefficients: Mapping[str, float], priors: Mapping[str, Prior]) -> dict[str, Prior]:
+    """Priors that start from a fit's coefficients, held closer than before."""
+    start = dict(priors)
+    for name, value in coefficients.items():
+        deviation = prior_of(name, priors).deviation
+        start[name] = Prior(value, SHIPPED_DEVIATION * deviation)
+    return start
 
 
 def _points(measured: Sequence[Measured], predicted: Any) -> list[Point]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -143,6 +143,25 @@ def calibration(
             error = abs(math.log(predicted[i] / m.time_us))
             for class_ in (m.class_, "all"):
                 inside.setdefault(class_, []).append((error <= bar.median, error <= bar.p90))
+    yield from _shares(inside)
+
+
+def shipped_calibration(
+    measured: Sequence[Measured], predicted: Array
+) -> Iterator[tuple[str, int, float, float]]:
+    """The same for rows whose bars came with their prices."""
+    inside: dict[str, list[tuple[bool, bool]]] = {}
+    for m, time in zip(measured, predicted.tolist(), strict=True):
+        if m.bar is not None:
+            error = abs(math.log(time / m.time_us))
+            for class_ in (m.class_, "all"):
+                inside.setdefault(class_, []).append((error <= m.bar[0], error <= m.bar[1]))
+    yield from _shares(inside)
+
+
+def _shares(
+    inside: Mapping[str, Sequence[tuple[bool, bool]]],
+) -> Iterator[tuple[str, int, float, float]]:
     for class_, hits in sorted(inside.items()):
         half, most = zip(*hits, strict=True)
         yield class_, len(hits), sum(half) / len(hits), sum(most) / len(hits)

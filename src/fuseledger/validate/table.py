@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import math
+from dataclasses import dataclass
 from pathlib import Path
 
 from fuseledger.clock.library_features import Setting
@@ -49,8 +50,8 @@ def read_table(path: Path) -> Corpus:
         corpus.rows.append(
             Measured(
                 corpus=path.name, problem=source, name=source, setting=setting,
-                run=f"{source} {device}", class_="plan", kernels=(), time_us=time_us,
-                fused=mode == "fused", priced_us=priced,
+                run=f"{source} {device}", class_=priced.kind, kernels=(), time_us=time_us,
+                fused=mode == "fused", priced_us=priced.time_us, bar=priced.bar,
             )
         )  # fmt: skip
     return corpus
@@ -66,7 +67,17 @@ def _time(path: Path, line: int, text: str) -> float:
     return value
 
 
-def _price(source: str, device: str, dtype: str, mode: str) -> float:
+@dataclass(frozen=True, slots=True)
+class _Priced:
+    """What the clock of `plan` says of a row, and how far off it is held to be."""
+
+    time_us: float
+    kind: str
+    bar: tuple[float, float] | None
+
+
+def _price(source: str, device: str, dtype: str, mode: str) -> _Priced:
+    from fuseledger.clock.error_bars import bars_of
     from fuseledger.devices import load as load_device
     from fuseledger.frontends.source import load
     from fuseledger.planner.plan import make_plan, plan_of_groups
@@ -74,5 +85,12 @@ def _price(source: str, device: str, dtype: str, mode: str) -> float:
     graph = load(source, dtype=dtype)
     gpu = load_device(device)
     if mode == "eager":
-        return plan_of_groups(graph, gpu, [(i,) for i in range(len(graph.ops))]).totals.time_us
-    return make_plan(graph, gpu).totals.time_us
+        planned = plan_of_groups(graph, gpu, [(i,) for i in range(len(graph.ops))])
+    else:
+        planned = make_plan(graph, gpu)
+    found = bars_of(graph)
+    kind, bar = "declared", None
+    if found is not None:
+        kind = found[0]
+        bar = found[2].get("one kernel an op" if mode == "eager" else "plan")
+    return _Priced(planned.totals.time_us, kind, (bar.median, bar.p90) if bar else None)
