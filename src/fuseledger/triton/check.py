@@ -224,12 +224,12 @@ def _random(graph: Graph, tensor: Tensor, rng: Any) -> Any:
 
     shape = tensor.shape
     if not is_float(tensor.dtype):
-        top = _lookup_limit(graph, tensor)
         if tensor.dtype == "bool":
             return rng.integers(0, 2, shape).astype(bool)
-        if tensor.elements <= top < LARGEST_INTEGER:  # rows that are looked up, each once
-            return rng.permutation(top)[: tensor.elements].reshape(shape).astype(np.int64)
-        return rng.integers(0, top, shape).astype(np.int64)
+        rows = _rows_looked_up(graph, tensor)
+        if rows is not None and tensor.elements <= rows:  # each once
+            return rng.permutation(rows)[: tensor.elements].reshape(shape).astype(np.int64)
+        return rng.integers(0, rows or LARGEST_INTEGER, shape).astype(np.int64)
     small = tensor.role in ("weight", "constant") and len(tensor.axes) <= 1
     values: Any = rng.uniform(0.5, 1.5, shape) if small else rng.standard_normal(shape)
     return rounded(values, tensor.dtype)
@@ -244,15 +244,15 @@ def rounded(values: Any, dtype: str) -> Any:
     return stored.to(torch.float64).numpy()
 
 
-def _lookup_limit(graph: Graph, tensor: Tensor) -> int:
-    """Values that stay inside whatever the tensor is looked up in."""
-    limit = LARGEST_INTEGER
+def _rows_looked_up(graph: Graph, tensor: Tensor) -> int | None:
+    """Rows of the smallest tensor that is looked up by this one; None where none is."""
+    rows: list[int] = []
     for op in graph.ops:
         for access in op.reads:
             for index, axis in zip(access.index, graph.tensors[access.tensor].axes, strict=True):
                 if index.lookup is not None and op.reads[index.lookup].tensor == tensor.name:
-                    limit = min(limit, axis.size)
-    return limit
+                    rows.append(axis.size)
+    return min(rows, default=None)
 
 
 def random_input(graph: Graph, name: str, *, seed: int) -> Any:

@@ -21,9 +21,9 @@ from fuseledger.graph.view import View
 from fuseledger.ledger.kernel import AxisSchedule, Kernel, Schedule
 from fuseledger.ledger.nest import Nest, analyse
 from fuseledger.ledger.online import online_variant
-from fuseledger.planner.schedules import components
+from fuseledger.planner.side_by_side import parts_of
 from fuseledger.triton.emit_body import Writer, identity
-from fuseledger.triton.emit_reduce import above, apart, reduce_op
+from fuseledger.triton.emit_reduce import apart, reduce_op
 from fuseledger.triton.functions import helpers_used
 from fuseledger.triton.lanes import MATRIX_LEAST, Group, Layout, lay_out
 from fuseledger.triton.partials import Partial, buffer_of, partials_of
@@ -113,13 +113,15 @@ def emit_kernel(
     names = Names()
     pointers = {t: names.new(f"{identifier(stored[t])}_ptr") for t in stored}
     sizes: dict[str, int] = {}
-    parts = components(nest)
+    parts = parts_of(graph, kernel)
     bodies: list[tuple[Scope, Layout, int]] = []
+    left = dict.fromkeys(nest.outputs)
     for part in parts:
-        piece = analyse(graph, part) if len(parts) > 1 else nest
+        piece = analyse(graph, part.ops) if len(parts) > 1 else nest
         if len(parts) > 1:
-            piece.outputs = [t for t in nest.outputs if graph.producer[t] in part]
-        writer = _writer(piece, kernel, names, sizes, pointers, options)
+            piece.outputs = [t for t in left if graph.producer[t] in part.ops]
+            left = {t: None for t in left if t not in piece.outputs}
+        writer = _writer(piece, part, names, sizes, pointers, options)
         writer.partials, writer.folded = partials, arriving
         writer.is_alone = len(parts) == 1
         bodies.append(_part(writer))
@@ -282,10 +284,9 @@ def _part(w: Writer) -> tuple[Scope, Layout, int]:
 
 
 def _store_on_the_way(
-    w: Writer, statistics: list[int], axes: tuple[str, ...], frame: Frame
+    w: Writer, on_the_way: set[int], axes: tuple[str, ...], frame: Frame
 ) -> None:
-    """Store, in the loop of some statistics, the tensors on their way that lie in its tile."""
-    on_the_way = set[int]().union(*(above(w, i) for i in statistics)) - set(statistics)
+    """Store, in the loop of some reductions, the tensors on their way that lie in its tile."""
     for i in [i for i in w.pending if i in on_the_way]:
         op = w.nest.ops[i]
         inner = {n for n in op.kept if w.extent(n) > 1 and _is_walked(w, n)}
@@ -325,6 +326,7 @@ def _grid(w: Writer) -> None:
             w.line(f"pid = pid // {count}")
         else:
             w.line(f"{position} = {program}")
+        w.positions[name] = position
         if is_range:
             _range(w, name, position, tile, block)
         elif name in grouped:
@@ -391,6 +393,7 @@ def _grid_lanes(w: Writer, group: Group, starts: dict[str, str]) -> None:
         if ends_short:
             conditions = (*own, (name, w.size_name(axis)))
         w.variables[axis] = Variable(name, 0, group.name, conditions)
+        w.lane_names[group.name] = name if flat == lanes else flat
 
 
 def _output(w: Writer, i: int) -> None:

@@ -14,7 +14,7 @@ from fuseledger.triton.emit_body import Writer, identity
 from fuseledger.triton.emit_statistic import Merge, Statistic, start
 from fuseledger.triton.lanes import MATRIX_LEAST
 from fuseledger.triton.scope import Frame, Text
-from fuseledger.triton.walk import Walk, shape_of, walking
+from fuseledger.triton.walk import Walk, above, shape_of, walking
 
 DOT_TYPES: dict[str, str] = {
     "fp32": "tl.float32", "fp16": "tl.float16", "bf16": "tl.bfloat16",
@@ -100,6 +100,14 @@ class _Product:
         precision = ", input_precision=PRECISION" if self.dtype == "fp32" else ""
         self.w.line(f"{self.accumulator} = tl.dot({left}, {right}, {before}{precision})")
 
+    def store_on_the_way(self, walk: Walk) -> None:
+        """Store what was made for the operands of this step, where other kernels read it too."""
+        w, op = self.w, self.w.nest.ops[self.position]
+        for side in (0, 1):
+            maker = w.makers.get(op.reads[self.sides[side]].tensor)
+            if maker is not None and w.store_on_the_way is not None:
+                w.store_on_the_way(w, above(w, maker), walk.axes, walk.frame(self.frame, 1 - side))
+
 
 def _product_of(w: Writer, i: int, frame: Frame) -> _Product:
     op = w.nest.ops[i]
@@ -129,6 +137,8 @@ def contract(w: Writer, i: int, frame: Frame) -> None:
     with walking(w, axes, block=step, least=MATRIX_LEAST) as walk:
         w.groups[walk.group.name] = walk.group
         product.step(walk, product.accumulator)
+        if walk.looped:
+            product.store_on_the_way(walk)
     key = w.result_key(i, op.writes[0].tensor, frame)
     w.scopes[outer].known[key] = Text(product.accumulator, outer, frozenset({0, 1}))
 

@@ -12,7 +12,7 @@ from fuseledger.triton.emit_scan import scan_op
 from fuseledger.triton.emit_statistic import Statistic, start, step
 from fuseledger.triton.lanes import MATRIX_LEAST
 from fuseledger.triton.scope import Frame, Text
-from fuseledger.triton.walk import LANES_MAX, hoisted, walking_apart
+from fuseledger.triton.walk import LANES_MAX, above, hoisted, walking_apart
 
 TAPS = 64
 """Up to so many reduced points that no tensor holds side by side are walked one by one."""
@@ -90,7 +90,8 @@ def _statistics(w: Writer, i: int, frame: Frame) -> None:
         for state in states:
             step(w, state, walk, inner)
         if walk.looped and w.store_on_the_way is not None:
-            w.store_on_the_way(w, together, walk.axes, inner)
+            on_the_way = set[int]().union(*(above(w, j) for j in together)) - set(together)
+            w.store_on_the_way(w, on_the_way, walk.axes, inner)
     places = frozenset(frame.values())
     for state in states:
         for write, name in zip(state.op.writes, state.names, strict=False):
@@ -125,15 +126,6 @@ def apart(w: Writer, i: int, axes: tuple[str, ...], frame: Frame) -> tuple[str, 
         elif op.combine is not None and op.reduces & set(axes):
             found |= kept
     return tuple(name for name in axes if name in found) if found < set(axes) else ()
-
-
-def above(w: Writer, i: int) -> set[int]:
-    """An op and all that it is made of."""
-    found = {i}
-    for edge in reversed(w.nest.edges):
-        if edge.consumer in found:
-            found.add(edge.producer)
-    return found
 
 
 def _siblings(w: Writer, i: int, frame: Frame) -> list[int]:

@@ -30,7 +30,7 @@ LOOPED_MANY = 3
 PARTS = 3
 """Most parts of the only split axis: two whole ones and a short one; of several, one less."""
 LOOKED_UP = 101
-"""Rows of a small table that is looked up: enough for every point to have its own."""
+"""Least rows of a small table that is looked up; more where more points look one up each."""
 POINTS_MAX = 4_000_000
 """Points of one op beyond which the interpreter takes too long."""
 
@@ -54,10 +54,20 @@ def shrink(graph: Graph, kernel: Kernel) -> tuple[Graph, Kernel]:
         sizes = {axis.name: axis.size for op in single.ops for axis in op.axes}
     if max(op.points for op in small.ops) > POINTS_MAX:
         raise CannotEmit("its structure is too large for the interpreter")
-    parts = _most_parts(schedule)
-    tiles = tuple((name, _small_tile(axis, sizes[name], parts)) for name, axis in schedule.items())
-    return small, Kernel(
-        ops=tuple(range(len(small.ops))), schedule=replace(kernel.schedule, axes=tiles)
+    position = {op: number for number, op in enumerate(kernel.ops)}
+    return small, _small_kernel(kernel, position, sizes, _most_parts(schedule))
+
+
+def _small_kernel(
+    kernel: Kernel, position: dict[int, int], sizes: dict[str, int], parts: int
+) -> Kernel:
+    """The kernel, and its parts, on small sizes; `position` is that of each op in the small graph."""
+    axes = kernel.schedule.axes
+    tiles = tuple((name, _small_tile(axis, sizes[name], parts)) for name, axis in axes)
+    return Kernel(
+        ops=tuple(position[op] for op in kernel.ops),
+        schedule=replace(kernel.schedule, axes=tiles),
+        parts=tuple(_small_kernel(part, position, sizes, parts) for part in kernel.parts),
     )
 
 
@@ -165,13 +175,16 @@ def _pin_terms(
 def _follow_windows(graph: Graph, sizes: dict[str, int]) -> None:
     """Sizes of tensors along windows, slices and merged dimensions, from those of the loops."""
     old = {axis.name: axis.size for op in graph.ops for axis in op.axes}
+    old_rows = {axis.name: axis.size for tensor in graph.tensors.values() for axis in tensor.axes}
     for _ in range(4):
         for op in reversed(graph.ops):
             for access in (*op.writes, *op.reads):
                 tensor = graph.tensors[access.tensor]
                 for index, axis in zip(access.index, tensor.axes, strict=True):
                     if index.lookup is not None:
-                        sizes[axis.name] = min(sizes[axis.name], LOOKED_UP)
+                        asking = graph.tensors[op.reads[index.lookup].tensor].axes
+                        points = prod(sizes[each.name] for each in asking)
+                        sizes[axis.name] = min(old_rows[axis.name], max(LOOKED_UP, points))
                     elif index.axis != axis.name:
                         high = index.bounds(old.__getitem__)[1]
                         over = high - (axis.size - 1) * index.divisor

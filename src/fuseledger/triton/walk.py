@@ -146,6 +146,15 @@ def walking_apart(
         yield replace(inner, axes=(*apart, *axes), looped=True, seen=seen, left=left)
 
 
+def above(w: Writer, i: int) -> set[int]:
+    """An op and all that it is made of."""
+    found = {i}
+    for edge in reversed(w.nest.edges):
+        if edge.consumer in found:
+            found.add(edge.producer)
+    return found
+
+
 @contextmanager
 def _outermost(w: Writer) -> Generator[None]:
     """Write into the kernel's own block: lanes held at once need no loop."""
@@ -187,6 +196,7 @@ def _vectors(w: Writer, group: Group, first: str, overruns: bool) -> None:
         name = _vector(w, group.axes[0], group.lanes)
     else:
         name = _vector(w, group.name, group.lanes)
+    w.lane_names[group.name] = name
     conditions = ((name, end),) if overruns else ()
     if w.depth:
         w.scopes[-1].taken.add(name)
