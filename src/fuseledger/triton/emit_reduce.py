@@ -12,7 +12,8 @@ from fuseledger.triton.emit_scan import scan_op
 from fuseledger.triton.emit_statistic import Statistic, start, step
 from fuseledger.triton.lanes import MATRIX_LEAST
 from fuseledger.triton.scope import Frame, Text
-from fuseledger.triton.walk import LANES_MAX, above, hoisted, walking_apart
+from fuseledger.triton.dependence import above, siblings
+from fuseledger.triton.walk import LANES_MAX, hoisted, walking_apart
 
 TAPS = 64
 """Up to so many reduced points that no tensor holds side by side are walked one by one."""
@@ -56,9 +57,10 @@ def _loops(w: Writer, op: Op) -> bool:
 
 def _statistics(w: Writer, i: int, frame: Frame) -> None:
     """Reductions over the same axes that need nothing of each other, in one walk."""
-    op = w.nest.ops[i]
+    ops = w.nest.ops
+    op = ops[i]
     axes = tuple(name for name in op.sizes if name in op.reduces and w.extent(name) > 1)
-    together = _siblings(w, i, frame)
+    together = siblings(w, i, frame, lambda j: not (ops[j].scans or ops[j].is_contraction))
     place = _free_place(w, frame)
     alone = () if (op.combine or "").startswith("arg") else apart(w, i, axes, frame)
     axes = tuple(name for name in axes if name not in alone)
@@ -126,31 +128,6 @@ def apart(w: Writer, i: int, axes: tuple[str, ...], frame: Frame) -> tuple[str, 
         elif op.combine is not None and op.reduces & set(axes):
             found |= kept
     return tuple(name for name in axes if name in found) if found < set(axes) else ()
-
-
-def _siblings(w: Writer, i: int, frame: Frame) -> list[int]:
-    op = w.nest.ops[i]
-    before: dict[int, set[int]] = {}
-    for j in w.nest.positions:
-        before[j] = set()
-        for edge in w.nest.edges:
-            if edge.consumer == j:
-                before[j] |= {edge.producer} | before[edge.producer]
-    found = [i]
-    for j, other in w.nest.ops.items():
-        independent = all(j not in before[k] and k not in before[j] for k in found)
-        if (
-            j not in found
-            and independent
-            and other.combine is not None
-            and not other.scans
-            and not other.is_contraction
-            and other.reduces == op.reduces
-            and set(other.kept) == set(op.kept)
-            and w.known(w.result_key(j, other.writes[0].tensor, frame)) is None
-        ):
-            found.append(j)
-    return sorted(found)
 
 
 def _free_place(w: Writer, frame: Frame) -> int | None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fuseledger.triton.count import Counter
+from fuseledger.triton.mend import mend_interpreter
 
 TORCH_DTYPES: dict[str, str] = {
     "fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16",
@@ -72,65 +73,10 @@ def load_module(path: Path) -> Any:
     return module
 
 
-def _keep_conditions() -> None:
-    """Let the interpreter spread a scalar condition over a tile as a condition.
-
-    Triton 3.9's interpreter makes 32-bit integers of it, which its loads then refuse as a mask.
-    """
-    numpy: Any = import_module("numpy")
-    builder: Any = import_module("triton.runtime.interpreter").InterpreterBuilder
-    spread = builder.create_splat
-
-    def create_splat(self: Any, kind: Any, value: Any) -> Any:
-        found = spread(self, kind, value)
-        if value.data.dtype == numpy.bool_:
-            found.data = found.data.astype(numpy.bool_)
-        return found
-
-    builder.create_splat = create_splat
-
-
-def _round_bfloat16() -> None:
-    """Let the interpreter compute with bfloat16 as GPUs do.
-
-    Triton 3.9's interpreter keeps its bits as 16-bit integers: it multiplies those in `tl.dot`,
-    and drops the bits that do not fit where hardware rounds to the nearest.
-    """
-    numpy: Any = import_module("numpy")
-    language: Any = import_module("triton.language")
-    interpreter: Any = import_module("triton.runtime.interpreter")
-    builder, handle = interpreter.InterpreterBuilder, interpreter.TensorHandle
-    cast, dot = builder.cast_impl, builder.create_dot
-
-    def cast_impl(self: Any, source: Any, kind: Any) -> Any:
-        before, after = source.dtype.scalar, kind.scalar
-        if before == language.bfloat16 and after == language.float32:
-            bits = source.data.astype(numpy.uint32) << 16
-            return handle(bits.view(numpy.float32), after)
-        if before == language.float32 and after == language.bfloat16:
-            bits = numpy.ascontiguousarray(source.data).view(numpy.uint32)
-            nearest = bits + 0x7FFF + ((bits >> 16) & 1)
-            is_nan = numpy.isnan(source.data)
-            kept = numpy.where(is_nan, bits | 0x400000, nearest) >> 16
-            return handle(kept.astype(numpy.uint16), after)
-        return cast(self, source, kind)
-
-    def create_dot(self: Any, a: Any, b: Any, *rest: Any) -> Any:
-        wide = [
-            self.cast_impl(x, language.float32) if x.dtype.scalar == language.bfloat16 else x
-            for x in (a, b)
-        ]
-        return dot(self, *wide, *rest)
-
-    builder.cast_impl = cast_impl
-    builder.create_dot = create_dot
-
-
 def main(limit_s: float, folders: list[str]) -> None:
     """Run every folder's kernel, each under a limit of processor time."""
     os.environ["TRITON_INTERPRET"] = "1"
-    _keep_conditions()
-    _round_bfloat16()
+    mend_interpreter()
     signal.signal(signal.SIGPROF, _give_up)
     for folder in folders:
         signal.setitimer(signal.ITIMER_PROF, limit_s)

@@ -113,7 +113,23 @@ def _first_sizes(graph: Graph, schedule: dict[str, AxisSchedule]) -> dict[str, i
     for axes, is_deep in walked:
         if not is_deep:
             _keep_long(axes, schedule, whole, sizes)
+    _agree(graph, sizes)
     return sizes
+
+
+def _agree(graph: Graph, sizes: dict[str, int]) -> None:
+    """One size, the largest, for axes that walk the same dimension of a tensor from end to end."""
+    before = {axis.name: axis.size for tensor in graph.tensors.values() for axis in tensor.axes}
+    before |= {axis.name: axis.size for op in graph.ops for axis in op.axes}
+    same: dict[str, set[str]] = {name: {name} for name in before}
+    for op in graph.ops:
+        for access in (*op.reads, *op.writes):
+            for index, axis in zip(access.index, graph.tensors[access.tensor].axes, strict=True):
+                if index.axis is not None and before[index.axis] == before[axis.name]:
+                    joined = same[index.axis] | same[axis.name]
+                    same |= dict.fromkeys(joined, joined)
+    for name, others in same.items():
+        sizes[name] = max(sizes[each] for each in others if each in sizes)
 
 
 def _windows(graph: Graph) -> set[str]:

@@ -146,15 +146,6 @@ def walking_apart(
         yield replace(inner, axes=(*apart, *axes), looped=True, seen=seen, left=left)
 
 
-def above(w: Writer, i: int) -> set[int]:
-    """An op and all that it is made of."""
-    found = {i}
-    for edge in reversed(w.nest.edges):
-        if edge.consumer in found:
-            found.add(edge.producer)
-    return found
-
-
 @contextmanager
 def _outermost(w: Writer) -> Generator[None]:
     """Write into the kernel's own block: lanes held at once need no loop."""
