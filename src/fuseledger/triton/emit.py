@@ -22,6 +22,7 @@ from fuseledger.ledger.kernel import AxisSchedule, Kernel, Schedule
 from fuseledger.ledger.nest import Nest, analyse
 from fuseledger.ledger.online import online_variant
 from fuseledger.planner.side_by_side import parts_of
+from fuseledger.triton.dependence import above
 from fuseledger.triton.emit_body import Writer, identity
 from fuseledger.triton.emit_reduce import apart, reduce_op
 from fuseledger.triton.functions import helpers_used
@@ -277,15 +278,31 @@ def _part(w: Writer) -> tuple[Scope, Layout, int]:
     with ExitStack() as loops:
         for axis in layout.batch:
             loops.enter_context(walking(w, (axis,), block=1, scalar=True))
-        for i in sorted(stored, key=lambda i: nest.ops[i].combine is None):
+        for i in _store_order(w, stored):
             if i in w.pending:
                 _output(w, i)
     return body, layout, layout.blocks(nest.sizes)
 
 
-def _store_on_the_way(
-    w: Writer, on_the_way: set[int], axes: tuple[str, ...], frame: Frame
-) -> None:
+def _store_order(w: Writer, stored: list[int]) -> list[int]:
+    """Reductions first, and what is made of a stored tensor before it: their loops store it."""
+    wanted = sorted(stored, key=lambda i: w.nest.ops[i].combine is None)
+    made_of = {i: above(w, i) for i in stored}
+    found: list[int] = []
+
+    def take(i: int) -> None:
+        for j in wanted:
+            if j != i and i in made_of[j] and j not in found:
+                take(j)
+        if i not in found:
+            found.append(i)
+
+    for i in wanted:
+        take(i)
+    return found
+
+
+def _store_on_the_way(w: Writer, on_the_way: set[int], axes: tuple[str, ...], frame: Frame) -> None:
     """Store, in the loop of some reductions, the tensors on their way that lie in its tile."""
     for i in [i for i in w.pending if i in on_the_way]:
         op = w.nest.ops[i]

@@ -92,6 +92,8 @@ class Writer:
     """External tensors that arrive as parts."""
     is_alone: bool = True
     """Whether the whole grid is this part's."""
+    guards: tuple[Text, ...] = ()
+    """Where the value at hand is used: elsewhere its reader puts a fill, and nothing is loaded."""
     pending: dict[int, None] = field(default_factory=dict[int, None])
     """Ops whose results are still to be stored."""
 
@@ -216,8 +218,8 @@ class Writer:
 
     def resolve(
         self, op: Op, access: Access, coords: Coords, frame: Frame
-    ) -> tuple[list[Index], Text | None]:
-        """Where an access reads, over the variables in sight, and where that is inside."""
+    ) -> tuple[list[Index], list[Text]]:
+        """Where an access reads, over the variables in sight, and what says that it is inside."""
         tensor = self.nest.graph.tensors[access.tensor]
         found: list[Index] = []
         inside: list[Text] = []
@@ -233,7 +235,7 @@ class Writer:
             if access.fill is not None:
                 inside += self._within(moved, axis.size, frame, strict=index.lookup is not None)
             found.append(moved)
-        return found, all_of(inside)
+        return found, inside
 
     def _points(self, op: Op, index: Index, coords: Coords, frame: Frame) -> list[Text]:
         """That the lanes are points, where a coordinate computed from them no longer shows it."""
@@ -292,24 +294,29 @@ class Writer:
         producer = self.makers.get(access.tensor)
         if producer is None:
             return self._load(tensor, access, at, inside, frame, raw=raw)
+        outside, self.guards = self.guards, (*self.guards, *inside)
         value = self.value(producer, access.tensor, at, frame)
-        if inside is None:
+        self.guards = outside
+        within = all_of(inside)
+        if within is None:
             return value
-        filled = f"tl.where({inside.text}, {value.number}, {literal(access.fill or 0.0)})"
+        filled = f"tl.where({within.text}, {value.number}, {literal(access.fill or 0.0)})"
         return self.bind(
             f"{tensor.name}_padded",
-            Text(filled, max(value.depth, inside.depth), value.places | inside.places),
+            Text(filled, max(value.depth, within.depth), value.places | within.places),
         )
 
     def _load(
-        self, tensor: Tensor, access: Access, at: list[Index], inside: Text | None, frame: Frame,
+        self, tensor: Tensor, access: Access, at: list[Index], inside: list[Text], frame: Frame,
         *, raw: bool,
     ) -> Text:  # fmt: skip
         if tensor.dtype not in POINTER_TYPES:
             raise CannotEmit(f"{tensor.name} is {tensor.dtype}, which Triton does not load")
         offset = self.offset(tensor, at, frame)
         axes = {name for index in at for name, _ in index.terms if name in self.variables}
-        mask = all_of([m for m in (inside, self.overrun(axes, frame)) if m is not None])
+        guards = [guard for guard in self.guards if guard.places <= offset.places]
+        overrun = self.overrun(axes, frame)
+        mask = all_of([*inside, *([overrun] if overrun is not None else []), *guards])
         if tensor.name in self.folded:
             return fold(self, tensor.name, offset, mask)
         text = f"tl.load({self.pointers[tensor.name]} + {offset.text}"
@@ -388,7 +395,9 @@ class Writer:
         found = self.known(key)
         if found is None:
             assert self.reduce is not None
+            outside, self.guards = self.guards, ()
             self.reduce(self, i, frame)
+            self.guards = outside
             found = self.known(key)
             assert found is not None
         return found
@@ -437,7 +446,9 @@ class Writer:
         at, _ = self.resolve(op, access, identity(op), frame)
         offset = self.offset(tensor, at, frame)
         axes = {name for index in at for name, _ in index.terms if name in self.variables}
-        mask = all_of([m for m in (self.overrun(axes, frame), self._first_block(op)) if m is not None])
+        mask = all_of(
+            [m for m in (self.overrun(axes, frame), self._first_block(op)) if m is not None]
+        )
         if i in self.partials:
             part = self.part_text(self.partials[i])
             words = part if tensor.elements == 1 else f"({part}) * {tensor.elements}"

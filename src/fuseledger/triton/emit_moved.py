@@ -66,7 +66,9 @@ def _in_lanes(
         gap = f"({at.text} - {w.variables[name].name})"
         steps.append(f"{gap} * {stride}" if inner else gap)
     text = " + ".join([lane, *steps])
-    own = [limit for name in moved for where, limit in w.variables[name].conditions if where == lane]
+    own = [
+        limit for name in moved for where, limit in w.variables[name].conditions if where == lane
+    ]
     if own:  # what lies beyond stays where it is
         text = f"tl.where({lane} < {own[0]}, {text}, {lane})"
     order = w.bind(f"{tensor}_lane".lower(), Text(text, depth, kind="int"))

@@ -15,7 +15,7 @@ from fuseledger.triton.emit_body import Writer, identity
 from fuseledger.triton.emit_statistic import Merge, Statistic, start
 from fuseledger.triton.lanes import MATRIX_LEAST
 from fuseledger.triton.scope import Frame, Text
-from fuseledger.triton.walk import Walk, shape_of, walking
+from fuseledger.triton.walk import Walk, shape_of, walking, walking_apart
 
 DOT_TYPES: dict[str, str] = {
     "fp32": "tl.float32", "fp16": "tl.float16", "bf16": "tl.bfloat16",
@@ -135,11 +135,14 @@ def contract(w: Writer, i: int, frame: Frame) -> None:
     products = [_product_of(w, j, frame) for j in together]
     bits = max(8, *(DTYPE_BITS[product.dtype] for product in products))
     step = max(MATRIX_LEAST, w.step_bytes * 8 // bits)
-    total = prod(w.extent(name) for name in axes)
+    taps = set[str]().union(*(_taps(w, j) for j in together))
+    alone = tuple(name for name in axes if name in taps)
+    deep = tuple(name for name in axes if name not in taps)
+    total = prod(w.extent(name) for name in deep)
     if w.depth > 0 and total <= w.whole_depth:
         step = max(step, 1 << (total - 1).bit_length())
     outer = w.depth
-    with walking(w, axes, block=step, least=MATRIX_LEAST) as walk:
+    with walking_apart(w, alone, deep, block=step, least=MATRIX_LEAST) as walk:
         w.groups[walk.group.name] = walk.group
         for product in products:
             product.step(walk, product.accumulator)
@@ -148,6 +151,20 @@ def contract(w: Writer, i: int, frame: Frame) -> None:
     for product in products:
         key = w.result_key(product.position, ops[product.position].writes[0].tensor, frame)
         w.scopes[outer].known[key] = Text(product.accumulator, outer, frozenset({0, 1}))
+
+
+def _taps(w: Writer, i: int) -> set[str]:
+    """Axes of windows on what a reduction of this kernel makes: each tap has a tile of its own."""
+    op = w.nest.ops[i]
+    found: set[str] = set()
+    for access in op.reads:
+        maker = w.makers.get(access.tensor)
+        if maker is None or all(w.nest.ops[j].combine is None for j in above(w, maker)):
+            continue
+        for index in access.index:
+            if len(index.terms) > 1:
+                found |= {name for name, _ in index.terms if name in op.reduces}
+    return found if found < op.reduces else set()
 
 
 def online_statistic(w: Writer, i: int) -> tuple[int, int] | None:

@@ -6,13 +6,13 @@ from math import prod
 
 from fuseledger.errors import CannotEmit
 from fuseledger.graph.op import COMBINES, Op
+from fuseledger.triton.dependence import above, siblings
 from fuseledger.triton.emit_body import Writer
 from fuseledger.triton.emit_product import contract, is_matrix, online_statistic, rescale_online
 from fuseledger.triton.emit_scan import scan_op
 from fuseledger.triton.emit_statistic import Statistic, start, step
 from fuseledger.triton.lanes import MATRIX_LEAST
 from fuseledger.triton.scope import Frame, Text
-from fuseledger.triton.dependence import above, siblings
 from fuseledger.triton.walk import LANES_MAX, hoisted, walking_apart
 
 TAPS = 64

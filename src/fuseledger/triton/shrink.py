@@ -18,6 +18,7 @@ from fuseledger.graph.validate import validate
 from fuseledger.ledger.kernel import AxisSchedule, Kernel
 from fuseledger.triton.emit_reduce import TAPS
 from fuseledger.triton.partials import split_tile
+from fuseledger.triton.seams import Seams, moved_seams, part_length, with_seams
 
 TILE = 16
 """Largest tile of a small kernel."""
@@ -43,8 +44,9 @@ def shrink(graph: Graph, kernel: Kernel) -> tuple[Graph, Kernel]:
     single = part_of(graph, kernel.ops)
     schedule = dict(kernel.schedule.axes)
     sizes = _first_sizes(single, schedule)
-    _follow_windows(single, sizes)
-    small = resized(single, sizes)
+    seams = moved_seams(single, sizes)
+    _follow_windows(single, sizes, seams)
+    small = resized(with_seams(single, seams), sizes)
     try:
         validate(small)
     except InvalidGraph as error:
@@ -61,7 +63,7 @@ def shrink(graph: Graph, kernel: Kernel) -> tuple[Graph, Kernel]:
 def _small_kernel(
     kernel: Kernel, position: dict[int, int], sizes: dict[str, int], parts: int
 ) -> Kernel:
-    """The kernel, and its parts, on small sizes; `position` is that of each op in the small graph."""
+    """The kernel, and its parts, on small sizes; `position` is its op's in the small graph."""
     axes = kernel.schedule.axes
     tiles = tuple((name, _small_tile(axis, sizes[name], parts)) for name, axis in axes)
     return Kernel(
@@ -188,7 +190,7 @@ def _pin_terms(
             sizes[name] = op.sizes[name]
 
 
-def _follow_windows(graph: Graph, sizes: dict[str, int]) -> None:
+def _follow_windows(graph: Graph, sizes: dict[str, int], seams: Seams) -> None:
     """Sizes of tensors along windows, slices and merged dimensions, from those of the loops."""
     old = {axis.name: axis.size for op in graph.ops for axis in op.axes}
     old_rows = {axis.name: axis.size for tensor in graph.tensors.values() for axis in tensor.axes}
@@ -201,6 +203,8 @@ def _follow_windows(graph: Graph, sizes: dict[str, int]) -> None:
                         asking = graph.tensors[op.reads[index.lookup].tensor].axes
                         points = prod(sizes[each.name] for each in asking)
                         sizes[axis.name] = min(old_rows[axis.name], max(LOOKED_UP, points))
+                    elif (part := part_length(access, index, axis.size, seams)) is not None:
+                        sizes[axis.name] = part
                     elif index.axis != axis.name:
                         high = index.bounds(old.__getitem__)[1]
                         over = high - (axis.size - 1) * index.divisor

@@ -207,7 +207,9 @@ def _digits(
         if any(name in w.ranges for name in group.axes[position + 1 :]):
             text = f"{flat} // ({' * '.join(inner)})"
         else:
-            text = flat if points == 1 else f"{flat} // {points}"
+            wide = [name for name in group.axes[position + 1 :] if w.extent(name) > 1]
+            step = w.extent_text(wide[0]) if len(wide) == 1 else str(points)
+            text = flat if points == 1 else f"{flat} // {step}"
         if position:
             text += f" % {w.extent_text(axis)}"
         if axis in w.ranges:
