@@ -30,7 +30,7 @@ from fuseledger.triton.check_random import drawn, is_normal
 from fuseledger.triton.emit import EmitOptions, emit_combine, emit_kernel, module_source
 from fuseledger.triton.interpret import TOO_LONG
 from fuseledger.triton.partials import Partial, buffer_of, folded_tensors, partials_of
-from fuseledger.triton.shrink import shrink
+from fuseledger.triton.shrink import SMALL_DEPTH, shrink
 from fuseledger.triton.traffic import Bytes, Traffic, compared, tiled_traffic
 
 Outcome = Literal["pass", "fail", "cannot emit", "not checked"]
@@ -40,7 +40,9 @@ UNIT_ROUNDOFF: dict[str, float] = {
     "fp8_e4m3": 2.0**-4, "fp8_e5m2": 2.0**-3,
 }  # fmt: skip
 """Half a unit in the last place, relative."""
-SMALL = EmitOptions(loop_points=32, step_bytes=64, block_elements=64, whole_depth=16)
+SMALL = EmitOptions(
+    loop_points=32, step_bytes=64, block_elements=64, whole_depth=SMALL_DEPTH
+)
 """So that small shapes loop where the planned ones do."""
 TIMEOUT_S = 120.0
 """Processor time that the interpreter may take for one kernel."""

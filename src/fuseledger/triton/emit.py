@@ -43,6 +43,7 @@ from fuseledger.triton.walk import walking, walking_apart
 
 WIDE = 2**31
 """Elements from which offsets need 64 bits."""
+WHOLE_DEPTH = 128
 NAME_LONGEST = 60
 COMBINE_TILE = 1024
 """Elements that a block of a combine kernel merges."""
@@ -60,7 +61,7 @@ class EmitOptions:
     """Bytes along the reduced axis that one step of a matrix product loads of each row."""
     block_elements: int = 1024
     """Elements of a tile that a walk makes in a kernel without matrix products."""
-    whole_depth: int = 128
+    whole_depth: int = WHOLE_DEPTH
     """Up to so many reduced points a matrix product inside a loop takes at once."""
 
 

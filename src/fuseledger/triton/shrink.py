@@ -16,6 +16,7 @@ from fuseledger.graph.op import Access, Op
 from fuseledger.graph.resize import part_of, resized
 from fuseledger.graph.validate import validate
 from fuseledger.ledger.kernel import AxisSchedule, Kernel
+from fuseledger.triton.emit import WHOLE_DEPTH
 from fuseledger.triton.emit_reduce import TAPS
 from fuseledger.triton.partials import split_tile
 from fuseledger.triton.seams import Seams, moved_seams, part_length, with_seams
@@ -28,6 +29,8 @@ LOOPED = {1: 37, 2: 5}
 """Points of each of one or two axes that one loop walks: two steps of 32, the last short."""
 LOOPED_MANY = 3
 """Points of each of more axes."""
+SMALL_DEPTH = 16
+"""Points that a product inside a loop takes at once, where it takes `WHOLE_DEPTH` otherwise."""
 PARTS = 3
 """Most parts of the only split axis: two whole ones and a short one; of several, one less."""
 LOOKED_UP = 101
@@ -83,14 +86,16 @@ def _small_tile(axis: AxisSchedule, size: int, parts: int) -> AxisSchedule:
 
 def _first_sizes(graph: Graph, schedule: dict[str, AxisSchedule]) -> dict[str, int]:
     sizes: dict[str, int] = {}
-    walked: list[tuple[tuple[str, ...], bool]] = []
+    walked: list[tuple[str, ...]] = []
     windows = _windows(graph)
+    inner = _inner_products(graph)
     grid = [name for name, axis in schedule.items() if axis.treatment == "grid"]
     for op in graph.ops:
         looped = [n for n in op.sizes if n in schedule and schedule[n].treatment != "grid"]
         reduced = tuple(name for name in looped if name in op.reduces)
         kept = tuple(name for name in looped if name not in op.reduces)
-        walked += [(axes, op.is_contraction and axes is reduced) for axes in (reduced, kept)]
+        if not op.is_contraction:
+            walked.append(reduced)
         for name, size in op.sizes.items():
             axis = schedule.get(name)
             if axis is None:
@@ -104,6 +109,8 @@ def _first_sizes(graph: Graph, schedule: dict[str, AxisSchedule]) -> dict[str, i
                 beside = reduced if name in op.reduces else kept
                 most = LOOPED.get(len(beside), LOOPED_MANY)
                 if op.is_contraction and beside is reduced:
+                    if op in inner and prod(op.sizes[n] for n in reduced) <= WHOLE_DEPTH:
+                        most = SMALL_DEPTH
                     fixed = prod(op.sizes[n] for n in reduced if n in windows)
                     most = max(2, -(-most // fixed)) if name not in windows else size
             sizes[name] = min(sizes.get(name, size), size, most)
@@ -112,9 +119,8 @@ def _first_sizes(graph: Graph, schedule: dict[str, AxisSchedule]) -> dict[str, i
             sizes.setdefault(axis.name, axis.size)
     _pin(graph, sizes)
     whole = {axis.name: axis.size for op in graph.ops for axis in op.axes}
-    for axes, is_deep in walked:
-        if not is_deep:
-            _keep_long(axes, schedule, whole, sizes)
+    for axes in walked:
+        _keep_long(axes, schedule, whole, sizes)
     _agree(graph, sizes)
     return sizes
 
@@ -132,6 +138,19 @@ def _agree(graph: Graph, sizes: dict[str, int]) -> None:
                     same |= dict.fromkeys(joined, joined)
     for name, others in same.items():
         sizes[name] = max(sizes[each] for each in others if each in sizes)
+
+
+def _inner_products(graph: Graph) -> list[Op]:
+    """Matrix products whose results are reduced again: those are made inside a loop."""
+    needed: set[str] = set()
+    found: list[Op] = []
+    for op in reversed(graph.ops):
+        if any(write.tensor in needed for write in op.writes):
+            found += [op] if op.is_contraction else []
+            needed |= {read.tensor for read in op.reads}
+        elif op.combine is not None:
+            needed |= {read.tensor for read in op.reads}
+    return found
 
 
 def _windows(graph: Graph) -> set[str]:
