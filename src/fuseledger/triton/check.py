@@ -40,9 +40,7 @@ UNIT_ROUNDOFF: dict[str, float] = {
     "fp8_e4m3": 2.0**-4, "fp8_e5m2": 2.0**-3,
 }  # fmt: skip
 """Half a unit in the last place, relative."""
-SMALL = EmitOptions(
-    loop_points=32, step_bytes=64, block_elements=64, whole_depth=SMALL_DEPTH
-)
+SMALL = EmitOptions(loop_points=32, step_bytes=64, block_elements=64, whole_depth=SMALL_DEPTH)
 """So that small shapes loop where the planned ones do."""
 TIMEOUT_S = 120.0
 """Processor time that the interpreter may take for one kernel."""
@@ -79,23 +77,36 @@ class _Job:
 
 
 def check_kernels(
-    graph: Graph, kernels: Sequence[tuple[str, Kernel]], *, seed: int = 0,
-    timeout_s: float = TIMEOUT_S,
+    graph: Graph, kernels: Sequence[tuple[str, Kernel]], *, plan: Sequence[Kernel] | None = None,
+    seed: int = 0, timeout_s: float = TIMEOUT_S,
 ) -> list[Checked]:  # fmt: skip
-    """Check kernels of a graph, in order; a crash of the interpreter fails one kernel."""
-    return check_graphs([(graph, kernels)], seed=seed, timeout_s=timeout_s)[0]
+    """Check kernels of a graph, in order; a crash of the interpreter fails one kernel.
+
+    `plan` has all kernels where these are some of them: others may leave parts for these to merge.
+    """
+    _need_torch()
+    folded = folded_tensors(graph, plan or [kernel for _, kernel in kernels])
+    return _check([(graph, kernels, folded)], seed, timeout_s)[0]
 
 
 def check_graphs(
     plans: Sequence[tuple[Graph, Sequence[tuple[str, Kernel]]]], *, seed: int = 0,
     timeout_s: float = TIMEOUT_S,
 ) -> list[list[Checked]]:  # fmt: skip
-    """Check the kernels of several graphs in one interpreter."""
+    """Check all kernels of several plans in one interpreter."""
     _need_torch()
+    whole = [(g, pairs, folded_tensors(g, [k for _, k in pairs])) for g, pairs in plans]
+    return _check(whole, seed, timeout_s)
+
+
+def _check(
+    plans: Sequence[tuple[Graph, Sequence[tuple[str, Kernel]], Mapping[str, Partial]]],
+    seed: int,
+    timeout_s: float,
+) -> list[list[Checked]]:
     with tempfile.TemporaryDirectory(prefix="fuseledger-check-") as place:
         found: list[list[Checked | _Job]] = []
-        for position, (graph, kernels) in enumerate(plans):
-            folded = folded_tensors(graph, [kernel for _, kernel in kernels])
+        for position, (graph, kernels, folded) in enumerate(plans):
             stems = [Path(place) / f"{position}-{number}" for number in range(len(kernels))]
             found.append(
                 [

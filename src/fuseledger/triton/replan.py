@@ -152,15 +152,15 @@ class _Replan:
     def _schedule_of(self, ledger: KernelLedger) -> tuple[object, ...]:
         """Equal for kernels of equal structure and schedule: one of them is compiled."""
         kernel = ledger.kernel
-        return (self.search.structure(kernel.ops), *_schedule_key(kernel))
+        return (self.search.structure(kernel.ops), *schedule_without_names(kernel))
 
 
-def _schedule_key(kernel: Kernel) -> tuple[object, ...]:
+def schedule_without_names(kernel: Kernel) -> tuple[object, ...]:
     """A schedule, and those of a kernel's parts, without the names of axes."""
     schedule = kernel.schedule
     return (
         tuple(axis for _, axis in schedule.axes), schedule.warps, schedule.stages, schedule.walks,
-        schedule.online, schedule.combined, *map(_schedule_key, kernel.parts),
+        schedule.online, schedule.combined, *map(schedule_without_names, kernel.parts),
     )  # fmt: skip
 
 
