@@ -40,7 +40,7 @@ UNIT_ROUNDOFF: dict[str, float] = {
     "fp8_e4m3": 2.0**-4, "fp8_e5m2": 2.0**-3,
 }  # fmt: skip
 """Half a unit in the last place, relative."""
-SMALL = EmitOptions(loop_points=32, step_bytes=64, block_elements=64, whole_depth=SMALL_DEPTH)
+SMALL = EmitOptions(loop_points=32, step_points=32, block_elements=64, whole_depth=SMALL_DEPTH)
 """So that small shapes loop where the planned ones do."""
 TIMEOUT_S = 120.0
 """Processor time that the interpreter may take for one kernel."""

@@ -59,6 +59,8 @@ class EmitOptions:
     """Points of an in-block loop walked at once."""
     step_bytes: int = 64
     """Bytes along the reduced axis that one step of a matrix product loads of each row."""
+    step_points: int | None = None
+    """Points of such a step, whatever their bytes."""
     block_elements: int = 1024
     """Elements of a tile that a walk makes in a kernel without matrix products."""
     whole_depth: int = WHOLE_DEPTH
@@ -259,6 +261,7 @@ def _writer(
         reduce=reduce_op,
         wide=any(tensor.elements >= WIDE for tensor in tensors),
         loop_points=options.loop_points, step_bytes=options.step_bytes,
+        step_points=options.step_points,
         block_elements=options.block_elements, whole_depth=options.whole_depth,
         whole=frozenset(n for n, axis in kernel.schedule.axes if axis.treatment == "whole"),
         online=online.rescaled if online is not None else frozenset(),

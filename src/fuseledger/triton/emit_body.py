@@ -67,6 +67,8 @@ class Writer:
     """Points of an in-block loop walked at once."""
     step_bytes: int = 64
     """Bytes along the reduced axis that one step of a matrix product loads of each row."""
+    step_points: int | None = None
+    """Points of such a step, whatever their bytes."""
     block_elements: int = 1024
     """Elements of a tile that a walk makes in a kernel without matrix products."""
     whole_depth: int = 128

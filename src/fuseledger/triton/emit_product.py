@@ -134,7 +134,7 @@ def contract(w: Writer, i: int, frame: Frame) -> None:
     )  # fmt: skip
     products = [_product_of(w, j, frame) for j in together]
     bits = max(8, *(DTYPE_BITS[product.dtype] for product in products))
-    step = max(MATRIX_LEAST, w.step_bytes * 8 // bits)
+    step = w.step_points or max(MATRIX_LEAST, w.step_bytes * 8 // bits)
     taps = set[str]().union(*(_taps(w, j) for j in together))
     alone = tuple(name for name in axes if name in taps)
     deep = tuple(name for name in axes if name not in taps)
