@@ -120,6 +120,7 @@ def emit_kernel(
     parts = parts_of(graph, kernel)
     bodies: list[tuple[Scope, Layout, int]] = []
     left = dict.fromkeys(nest.outputs)
+    notes: dict[str, None] = {}
     for part in parts:
         piece = analyse(graph, part.ops) if len(parts) > 1 else nest
         if len(parts) > 1:
@@ -129,6 +130,7 @@ def emit_kernel(
         writer.partials, writer.folded = partials, arriving
         writer.is_alone = len(parts) == 1
         bodies.append(_part(writer))
+        notes |= writer.notes
     blocks = sum(count for _, _, count in bodies)
     name = name or kernel_name(graph, kernel)
     lines = list(_assemble(bodies))
@@ -138,6 +140,7 @@ def emit_kernel(
         constants["PRECISION"] = "tf32" if options.tf32 else "ieee"
     dtypes = {t: "fp32" if stored[t] in buffers else graph.tensors[t].dtype for t in pointers}
     signature = {pointers[t]: f"*{POINTER_TYPES[dtype]}" for t, dtype in dtypes.items()}
+    header = (*header, *notes)
     source = _function(name, header, [pointers[t] for t in pointers], list(constants), text)
     return EmittedKernel(
         name=name,
@@ -150,6 +153,7 @@ def emit_kernel(
         stages=kernel.schedule.stages,
         outputs=tuple(stored[tensor] for tensor in nest.outputs),
         buffers=buffers,
+        notes=tuple(notes),
     )
 
 

@@ -37,6 +37,12 @@ from fuseledger.triton.scope import (
     unwrapped,
 )
 
+HELD_MAX = 1 << 16
+"""Elements along axes held whole that code makes at once: the registers of an SM. Beyond them the
+axes are walked, and what the plan holds along them is made or loaded again."""
+PRODUCTS_MAX = HELD_MAX // 2
+"""The same where several tensors meet: one of them is what the plan holds."""
+
 
 @dataclass(slots=True)
 class Writer:
@@ -94,6 +100,8 @@ class Writer:
     """External tensors that arrive as parts."""
     is_alone: bool = True
     """Whether the whole grid is this part's."""
+    notes: dict[str, None] = field(default_factory=dict[str, None])
+    """Where the code departs from the schedule."""
     guards: tuple[Text, ...] = ()
     """Where the value at hand is used: elsewhere its reader puts a fill, and nothing is loaded."""
     pending: dict[int, None] = field(default_factory=dict[int, None])
@@ -161,6 +169,16 @@ class Writer:
     def extent_text(self, axis: str) -> str:
         """The points of an axis that a block walks."""
         return self.ranges[axis].count if axis in self.ranges else self.size_name(axis)
+
+    def streams(self, axes: tuple[str, ...], elements: int, *, is_product: bool) -> bool:
+        """Whether axes are walked though the plan holds something whole along them; noted."""
+        most = PRODUCTS_MAX if is_product else HELD_MAX
+        if not axes or not self.whole.issuperset(axes) or elements <= most:
+            return False
+        words = ", ".join(axis.lower() for axis in axes)
+        note = f"{words}: walked, since {elements:,} elements at once fit no registers;"
+        self.notes[f"{note} what is held along it is made again"] = None
+        return True
 
     # -- lanes -----------------------------------------------------------------------------
 

@@ -142,7 +142,9 @@ def contract(w: Writer, i: int, frame: Frame) -> None:
     if w.depth > 0 and total <= w.whole_depth:
         step = max(step, 1 << (total - 1).bit_length())
     outer = w.depth
-    with walking_apart(w, alone, deep, block=step, least=MATRIX_LEAST) as walk:
+    widest = max(w.groups[name].lanes for name in frame)
+    streams = w.streams(deep, total * widest, is_product=True)
+    with walking_apart(w, alone, deep, block=step, least=MATRIX_LEAST, streams=streams) as walk:
         w.groups[walk.group.name] = walk.group
         for product in products:
             product.step(walk, product.accumulator)

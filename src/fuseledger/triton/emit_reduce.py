@@ -68,7 +68,8 @@ def _statistics(w: Writer, i: int, frame: Frame) -> None:
     group_lanes = prod(w.groups[name].lanes for name in frame)
     least = MATRIX_LEAST if w.has_products else 1
     block = max(w.loop_points, least, _power_below(w.block_elements // max(1, group_lanes)))
-    is_whole = w.whole.issuperset(axes)
+    streams = w.streams(axes, total * group_lanes, is_product=_is_product(op))
+    is_whole = w.whole.issuperset(axes) and not streams
     scalar = place is None or (
         not is_whole
         and bool(frame)
@@ -80,11 +81,11 @@ def _statistics(w: Writer, i: int, frame: Frame) -> None:
         results = " and ".join(COMBINES[state.op.combine or "sum"].results)
         over = ", ".join(axis.lower() for axis in (*alone, *axes))
         w.line(f"# {state.op.title}: {results} over {over}")
-    if alone or _will_loop(w, axes, block, scalar=scalar):
+    if alone or _will_loop(w, axes, block, scalar=scalar, streams=streams):
         for state in states:
             start(w, state)
     with walking_apart(
-        w, alone, axes, block=block, least=least, scalar=scalar, beside=group_lanes
+        w, alone, axes, block=block, least=least, scalar=scalar, beside=group_lanes, streams=streams
     ) as walk:
         inner = walk.frame(frame, place)
         if not walk.is_scalar:
@@ -147,11 +148,19 @@ def _is_fast(w: Writer, op: Op) -> bool:
     return False
 
 
+def _is_product(op: Op) -> bool:
+    """Whether several tensors meet in it: what the plan holds is one of them, not their product."""
+    return len({access.tensor for access in op.reads}) > 1
+
+
 def _power_below(count: int) -> int:
     return 1 << max(0, count.bit_length() - 1)
 
 
-def _will_loop(w: Writer, axes: tuple[str, ...], block: int, *, scalar: bool) -> bool:
+def _will_loop(
+    w: Writer, axes: tuple[str, ...], block: int, *, scalar: bool, streams: bool
+) -> bool:
     total = prod(w.extent(name) for name in axes)
     lanes = 1 << (total - 1).bit_length()
-    return bool(axes) and (scalar or not (lanes <= block or w.whole.issuperset(axes)))
+    is_held = w.whole.issuperset(axes) and not streams
+    return bool(axes) and (scalar or not (lanes <= block or is_held))

@@ -22,6 +22,7 @@ class _How(TypedDict, total=False):
     least: int
     scalar: bool
     beside: int
+    streams: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +78,18 @@ def walking(
     least: int = 1,
     scalar: bool = False,
     beside: int = 1,
+    streams: bool = False,
 ) -> Generator[Walk]:
     """Bring axes into sight: as lanes here where they fit a block or are held whole, else in a
-    loop, whose lines are those written inside. `beside` is the lanes of the tile's other place."""
+    loop, whose lines are those written inside. `beside` is the lanes of the tile's other place;
+    what `streams` is not held, whatever the plan holds along these axes."""
     if not axes:
         yield Walk((), Group("point", ()), False, True)
         return
     total = prod(w.extent(name) for name in axes)
     is_even = all(name not in w.ranges or w.ranges[name].is_even for name in axes)
     lanes = max(least, 1 << (total - 1).bit_length())
-    at_once = not scalar and (lanes <= block or w.whole.issuperset(axes))
+    at_once = not scalar and (lanes <= block or (w.whole.issuperset(axes) and not streams))
     name = "_".join(axes)
     extents = tuple((axis, w.extent(axis)) for axis in axes)
     group = Group(
