@@ -39,6 +39,18 @@ def test_softmax_owns_its_rows():
     assert columns not in nest.open_axes
 
 
+def test_values_of_an_attention_are_not_carried():
+    """What only the second pass over n needs is made in it: x is whole along n, relu(v) is not."""
+    nest = nest_of(
+        lambda b, x, v: b.contract(
+            "gemm", "mn,no->mo", [compose.softmax(b, x, -1), b.map("relu", [v])]
+        ),
+        (64, 128),
+        (128, 32),
+    )
+    assert set(nest.carried) == {"x0"}
+
+
 def test_a_statistic_alone_carries_nothing():
     """One pass over x holds nothing but its results."""
     nest = nest_of(lambda b, x: compose.softmax(b, x, -1), (64, 512), ops=(0,))

@@ -6,7 +6,7 @@ from nests import pricer_of
 
 from fuseledger.graph.builder import GraphBuilder
 from fuseledger.graph.view import View
-from fuseledger.graph.window import Window, convolution
+from fuseledger.graph.window import Window, concat, convolution
 from fuseledger.ledger.tiled import coordinates
 
 
@@ -37,6 +37,17 @@ def test_parts_are_stored_and_loaded():
     """Four parts of 64×64 in fp32 are written and read; the operands are split, not read again."""
     price = pricer_of(gemm, (64, 256), (256, 64)).price({"m": 64, "n": 64, "k": 64})
     assert price.l2_bytes == 2 * (2 * 64 * 256 + 64 * 64) + 2 * 4 * 64 * 64 * 4
+
+
+def test_parts_of_a_concatenation_are_loaded_to_their_ends():
+    """Of 5 tiles of 16 over 72 columns, those over the first 64 load them, and the last 8 more."""
+
+    def build(b: GraphBuilder, x: View, y: View) -> View:
+        return concat(b, [x, y], 1)
+
+    pricer = pricer_of(build, (32, 64), (32, 8))
+    axis = pricer.nest.graph.tensors["out"].axis_names[-1]
+    assert pricer.price({axis: 16}).l2_bytes == 2 * (32 * 64 + 32 * 8 + 32 * 72)
 
 
 def test_a_second_walk_loads_again():

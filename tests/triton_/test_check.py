@@ -16,6 +16,7 @@ from planned import (
 
 from fuseledger.devices import load as load_device
 from fuseledger.frontends.source import load
+from fuseledger.graph.builder import GraphBuilder
 from fuseledger.planner.plan import plan_of_groups
 from fuseledger.triton import check, emit
 from fuseledger.triton.check import Checked, check_graphs, check_kernels
@@ -62,6 +63,11 @@ STRUCTURES = [
     "gather(x[512,64] @ w[64,64], i[512,2])",
     "gather(softmax(x[512,64]), argmax(x[512,64], -1, true))",
     "take(exp(x[512,64]) * y[64], i[100])",
+    "rope(x[512,1024] @ w[1024,128])",
+    "conv(relu(x[4,32,20,20]),w[32,32,3,3],padding=1)",
+    "(x[256,512] @ w[512,256]) * (x[256,512] @ v[512,256])",
+    "conv(conv(x[2,32,20,20],w[64,32,1,1]),v[32,64,3,3],padding=1)",
+    "concat(x[40,300], y[40,20], z[40,1], axis=1) @ w[321,64]",
 ]
 
 
@@ -76,7 +82,8 @@ def test_planned_kernels_compute_what_the_graph_means() -> None:
 def test_more_structures_compute_what_they_mean() -> None:
     """Broadcasts, columns, positions, windows, phases, halves, chained products, parts folded and
     combined, pools of products, random numbers, lookups of what is read and of what the kernel
-    makes: all agree, bytes included."""
+    makes, flips of a product, padded values, products side by side in a loop, windows over
+    products, seams: all agree, bytes included."""
     for source, found in _all_checked(STRUCTURES, "fp32").items():
         assert {each.outcome for each in found} == {"pass"}, (source, found)
         assert all(each.traffic is not None and each.traffic.is_equal for each in found), source
@@ -149,6 +156,41 @@ def test_small_shapes_keep_windows() -> None:
     shape = small.tensors["x"].shape
     assert shape[2:] == (sizes["y"], sizes["x"])  # padding 1 around a kernel of 3
     assert max(shape) < 56
+
+
+def test_bfloat16_products_are_checked() -> None:
+    """The interpreter multiplies bfloat16 numbers, not the integers that hold their bits."""
+    (found,) = _checked("gemm(128,128,256) + bias", dtype="bf16")
+    assert found.outcome == "pass"
+
+
+def test_parts_side_by_side_keep_their_own_tiles() -> None:
+    """Two products of one input with axes of their own run as ranges of one grid; each is emitted
+    as it was priced, with its own tiles, and stores what is its own."""
+    b = GraphBuilder("side by side")
+    x = b.input("x", (512, 256), "fp16")
+    for name, letter, size in (("w", "n", 512), ("v", "j", 48)):
+        weight = b.weight(name, (256, size), "fp16")
+        b.output(b.contract("gemm", f"mk,k{letter}->m{letter}", [x, weight]), f"x_{name}")
+    graph = b.finish()
+    plan = plan_of_groups(graph, load_device("h100-sxm"), [(0, 1)])
+    (ledger,) = plan.kernels
+    first, second = ledger.kernel.parts
+    assert first.ops != second.ops
+    (found,) = check_kernels(plan.graph, [("k1", ledger.kernel)])
+    assert found.outcome == "pass", found
+    assert found.traffic is not None
+    assert found.traffic.is_equal, found.traffic
+
+
+def test_seams_move_with_the_sizes() -> None:
+    """A concatenation of 300, 20 and 1 columns keeps three parts on small shapes."""
+    plan = planned("concat(x[40,300], y[40,20], z[40,1], axis=1)")
+    small, _ = shrink(plan.graph, plan.kernels[0].kernel)
+    columns = [small.tensors[name].shape[1] for name in ("x", "y", "z")]
+    assert min(columns) == 1
+    assert columns[0] > columns[1]
+    assert sum(columns) == small.tensors["out"].shape[1] < 321
 
 
 def test_level_2_sample(corpus: Path) -> None:

@@ -52,6 +52,9 @@ class Kernel:
 
     ops: tuple[int, ...]
     schedule: Schedule
+    parts: tuple[Kernel, ...] = ()
+    """Ops that run as block ranges of one grid, each with a schedule of its own; empty where the
+    ops are one nest. The kernel's schedule then says of an axis what its first part does."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -187,6 +187,7 @@ def _carry(nest: Nest) -> None:
                 count = before.get(name, 0) + (name in nest.ops[edge.producer].reduces)
                 if count > mine.get(name, 0):
                     mine[name] = count
+    _postpone(nest, passes)
     for edge in nest.edges:
         producer, consumer = passes[edge.producer], passes[edge.consumer]
         axes = {
@@ -202,6 +203,20 @@ def _carry(nest: Nest) -> None:
                 seen = {passes[i].get(axis, 0) for i, access in reads if axis in access.axes}
                 if len(seen) > 1:
                     _add(nest.carried, name, {axis})
+
+
+def _postpone(nest: Nest, passes: dict[int, dict[str, int]]) -> None:
+    """What no earlier pass needs is made in the first pass that does: values in an attention's
+    second."""
+    readers: dict[int, list[int]] = {}
+    for edge in nest.edges:
+        readers.setdefault(edge.producer, []).append(edge.consumer)
+    for i in reversed(nest.positions):
+        op = nest.ops[i]
+        for name in set(op.kept) - op.scans if i in readers else ():
+            first = min(passes[reader].get(name, 0) for reader in readers[i])
+            if first > passes[i].get(name, 0):
+                passes[i][name] = first
 
 
 def _hold(nest: Nest) -> None:

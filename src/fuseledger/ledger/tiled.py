@@ -150,9 +150,14 @@ class TiledLoads:
         (i, access), *others = reads
         if others:
             return None
+        dims = self._nest.graph.tensors[access.tensor].axes
         axes = [index.axis for index in access.index]
         found = frozenset(
-            axis for axis in axes if axis is not None and (i, axis) not in self._bounds
+            axis
+            for axis, dim in zip(axes, dims, strict=True)
+            if axis is not None
+            and (i, axis) not in self._bounds
+            and self._nest.sizes[axis] <= dim.size
         )
         return found if len(found) == len(axes) else None
 
@@ -246,7 +251,9 @@ class TiledLoads:
         axes = {access.index[dim].axis for _, access in reads}
         (axis,) = axes if len(axes) == 1 else (None,)
         bounded = axis is None or any((i, axis) in self._bounds for i, _ in reads)
-        return None if bounded else axis
+        if bounded or self._nest.sizes[axis] > self._nest.graph.tensors[name].axes[dim].size:
+            return None  # a part of a concatenation ends before its axis does
+        return axis
 
     def _in_block(
         self, name: str, dims: tuple[int, ...], where: Mapping[str, int], tiles: Mapping[str, int]

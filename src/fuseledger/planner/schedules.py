@@ -114,6 +114,9 @@ class ScheduleSearch:
 
     def kernel(self, positions: tuple[int, ...]) -> Kernel:
         """The kernel with its schedule written out."""
+        pieces = components(analyse(self.graph, positions))
+        if len(pieces) > 1:
+            return self._kernel_side_by_side(positions, [self.kernel(each) for each in pieces])
         nest, choice, price = (
             analyse(self.graph, positions),
             self.choose(positions),
@@ -137,6 +140,17 @@ class ScheduleSearch:
             combined=price.launches > 1,
         )
         return Kernel(ops=positions, schedule=schedule)
+
+    def _kernel_side_by_side(self, positions: tuple[int, ...], parts: list[Kernel]) -> Kernel:
+        price = self.price(positions)
+        axes: dict[str, AxisSchedule] = {}
+        for part in parts:
+            axes = dict(part.schedule.axes) | axes
+        schedule = Schedule(
+            axes=tuple(axes.items()), warps=price.warps, stages=price.stages, walks=price.walks,
+            combined=price.launches > 1,
+        )  # fmt: skip
+        return Kernel(ops=positions, schedule=schedule, parts=tuple(parts))
 
     def structure(self, positions: tuple[int, ...]) -> object:
         """Equal for sets of ops that differ in names alone."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from fuseledger.graph.graph import Graph
+from fuseledger.ledger.kernel import Kernel
 from fuseledger.ledger.library_calls import Calls, Core
-from fuseledger.ledger.nest import Nest
+from fuseledger.ledger.nest import Nest, analyse
 from fuseledger.ledger.price import SECTOR_BYTES, Price, external_bytes
 
 
@@ -36,6 +38,16 @@ def components(nest: Nest) -> list[tuple[int, ...]]:
     if len(parts) == 1:
         return [nest.members]
     return [_cone(sinks, before) for _, sinks in parts]
+
+
+def parts_of(graph: Graph, kernel: Kernel) -> tuple[Kernel, ...]:
+    """The parts of a kernel as kernels: the kernel itself where it is one nest."""
+    if kernel.parts:
+        return kernel.parts
+    parts = components(analyse(graph, kernel.ops))
+    if len(parts) == 1:
+        return (kernel,)
+    return tuple(Kernel(ops=ops, schedule=kernel.schedule) for ops in parts)
 
 
 def _cone(sinks: list[int], before: dict[int, list[int]]) -> tuple[int, ...]:

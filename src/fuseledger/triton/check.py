@@ -30,7 +30,7 @@ from fuseledger.triton.check_random import drawn, is_normal
 from fuseledger.triton.emit import EmitOptions, emit_combine, emit_kernel, module_source
 from fuseledger.triton.interpret import TOO_LONG
 from fuseledger.triton.partials import Partial, buffer_of, folded_tensors, partials_of
-from fuseledger.triton.shrink import shrink
+from fuseledger.triton.shrink import SMALL_DEPTH, shrink
 from fuseledger.triton.traffic import Bytes, Traffic, compared, tiled_traffic
 
 Outcome = Literal["pass", "fail", "cannot emit", "not checked"]
@@ -40,7 +40,7 @@ UNIT_ROUNDOFF: dict[str, float] = {
     "fp8_e4m3": 2.0**-4, "fp8_e5m2": 2.0**-3,
 }  # fmt: skip
 """Half a unit in the last place, relative."""
-SMALL = EmitOptions(loop_points=32, step_bytes=64, block_elements=64, whole_depth=16)
+SMALL = EmitOptions(loop_points=32, step_points=32, block_elements=64, whole_depth=SMALL_DEPTH)
 """So that small shapes loop where the planned ones do."""
 TIMEOUT_S = 120.0
 """Processor time that the interpreter may take for one kernel."""
@@ -77,23 +77,36 @@ class _Job:
 
 
 def check_kernels(
-    graph: Graph, kernels: Sequence[tuple[str, Kernel]], *, seed: int = 0,
-    timeout_s: float = TIMEOUT_S,
+    graph: Graph, kernels: Sequence[tuple[str, Kernel]], *, plan: Sequence[Kernel] | None = None,
+    seed: int = 0, timeout_s: float = TIMEOUT_S,
 ) -> list[Checked]:  # fmt: skip
-    """Check kernels of a graph, in order; a crash of the interpreter fails one kernel."""
-    return check_graphs([(graph, kernels)], seed=seed, timeout_s=timeout_s)[0]
+    """Check kernels of a graph, in order; a crash of the interpreter fails one kernel.
+
+    `plan` has all kernels where these are some of them: others may leave parts for these to merge.
+    """
+    _need_torch()
+    folded = folded_tensors(graph, plan or [kernel for _, kernel in kernels])
+    return _check([(graph, kernels, folded)], seed, timeout_s)[0]
 
 
 def check_graphs(
     plans: Sequence[tuple[Graph, Sequence[tuple[str, Kernel]]]], *, seed: int = 0,
     timeout_s: float = TIMEOUT_S,
 ) -> list[list[Checked]]:  # fmt: skip
-    """Check the kernels of several graphs in one interpreter."""
+    """Check all kernels of several plans in one interpreter."""
     _need_torch()
+    whole = [(g, pairs, folded_tensors(g, [k for _, k in pairs])) for g, pairs in plans]
+    return _check(whole, seed, timeout_s)
+
+
+def _check(
+    plans: Sequence[tuple[Graph, Sequence[tuple[str, Kernel]], Mapping[str, Partial]]],
+    seed: int,
+    timeout_s: float,
+) -> list[list[Checked]]:
     with tempfile.TemporaryDirectory(prefix="fuseledger-check-") as place:
         found: list[list[Checked | _Job]] = []
-        for position, (graph, kernels) in enumerate(plans):
-            folded = folded_tensors(graph, [kernel for _, kernel in kernels])
+        for position, (graph, kernels, folded) in enumerate(plans):
             stems = [Path(place) / f"{position}-{number}" for number in range(len(kernels))]
             found.append(
                 [
@@ -224,12 +237,12 @@ def _random(graph: Graph, tensor: Tensor, rng: Any) -> Any:
 
     shape = tensor.shape
     if not is_float(tensor.dtype):
-        top = _lookup_limit(graph, tensor)
         if tensor.dtype == "bool":
             return rng.integers(0, 2, shape).astype(bool)
-        if tensor.elements <= top < LARGEST_INTEGER:  # rows that are looked up, each once
-            return rng.permutation(top)[: tensor.elements].reshape(shape).astype(np.int64)
-        return rng.integers(0, top, shape).astype(np.int64)
+        rows = _rows_looked_up(graph, tensor)
+        if rows is not None and tensor.elements <= rows:  # each once
+            return rng.permutation(rows)[: tensor.elements].reshape(shape).astype(np.int64)
+        return rng.integers(0, rows or LARGEST_INTEGER, shape).astype(np.int64)
     small = tensor.role in ("weight", "constant") and len(tensor.axes) <= 1
     values: Any = rng.uniform(0.5, 1.5, shape) if small else rng.standard_normal(shape)
     return rounded(values, tensor.dtype)
@@ -244,15 +257,15 @@ def rounded(values: Any, dtype: str) -> Any:
     return stored.to(torch.float64).numpy()
 
 
-def _lookup_limit(graph: Graph, tensor: Tensor) -> int:
-    """Values that stay inside whatever the tensor is looked up in."""
-    limit = LARGEST_INTEGER
+def _rows_looked_up(graph: Graph, tensor: Tensor) -> int | None:
+    """Rows of the smallest tensor that is looked up by this one; None where none is."""
+    rows: list[int] = []
     for op in graph.ops:
         for access in op.reads:
             for index, axis in zip(access.index, graph.tensors[access.tensor].axes, strict=True):
                 if index.lookup is not None and op.reads[index.lookup].tensor == tensor.name:
-                    limit = min(limit, axis.size)
-    return limit
+                    rows.append(axis.size)
+    return min(rows, default=None)
 
 
 def random_input(graph: Graph, name: str, *, seed: int) -> Any:

@@ -21,9 +21,10 @@ from fuseledger.graph.view import View
 from fuseledger.ledger.kernel import AxisSchedule, Kernel, Schedule
 from fuseledger.ledger.nest import Nest, analyse
 from fuseledger.ledger.online import online_variant
-from fuseledger.planner.schedules import components
+from fuseledger.planner.side_by_side import parts_of
+from fuseledger.triton.dependence import above
 from fuseledger.triton.emit_body import Writer, identity
-from fuseledger.triton.emit_reduce import above, apart, reduce_op
+from fuseledger.triton.emit_reduce import apart, reduce_op
 from fuseledger.triton.functions import helpers_used
 from fuseledger.triton.lanes import MATRIX_LEAST, Group, Layout, lay_out
 from fuseledger.triton.partials import Partial, buffer_of, partials_of
@@ -42,6 +43,7 @@ from fuseledger.triton.walk import walking, walking_apart
 
 WIDE = 2**31
 """Elements from which offsets need 64 bits."""
+WHOLE_DEPTH = 128
 NAME_LONGEST = 60
 COMBINE_TILE = 1024
 """Elements that a block of a combine kernel merges."""
@@ -57,9 +59,11 @@ class EmitOptions:
     """Points of an in-block loop walked at once."""
     step_bytes: int = 64
     """Bytes along the reduced axis that one step of a matrix product loads of each row."""
+    step_points: int | None = None
+    """Points of such a step, whatever their bytes."""
     block_elements: int = 1024
     """Elements of a tile that a walk makes in a kernel without matrix products."""
-    whole_depth: int = 128
+    whole_depth: int = WHOLE_DEPTH
     """Up to so many reduced points a matrix product inside a loop takes at once."""
 
 
@@ -113,16 +117,20 @@ def emit_kernel(
     names = Names()
     pointers = {t: names.new(f"{identifier(stored[t])}_ptr") for t in stored}
     sizes: dict[str, int] = {}
-    parts = components(nest)
+    parts = parts_of(graph, kernel)
     bodies: list[tuple[Scope, Layout, int]] = []
+    left = dict.fromkeys(nest.outputs)
+    notes: dict[str, None] = {}
     for part in parts:
-        piece = analyse(graph, part) if len(parts) > 1 else nest
+        piece = analyse(graph, part.ops) if len(parts) > 1 else nest
         if len(parts) > 1:
-            piece.outputs = [t for t in nest.outputs if graph.producer[t] in part]
-        writer = _writer(piece, kernel, names, sizes, pointers, options)
+            piece.outputs = [t for t in left if graph.producer[t] in part.ops]
+            left = {t: None for t in left if t not in piece.outputs}
+        writer = _writer(piece, part, names, sizes, pointers, options)
         writer.partials, writer.folded = partials, arriving
         writer.is_alone = len(parts) == 1
         bodies.append(_part(writer))
+        notes |= writer.notes
     blocks = sum(count for _, _, count in bodies)
     name = name or kernel_name(graph, kernel)
     lines = list(_assemble(bodies))
@@ -132,6 +140,7 @@ def emit_kernel(
         constants["PRECISION"] = "tf32" if options.tf32 else "ieee"
     dtypes = {t: "fp32" if stored[t] in buffers else graph.tensors[t].dtype for t in pointers}
     signature = {pointers[t]: f"*{POINTER_TYPES[dtype]}" for t, dtype in dtypes.items()}
+    header = (*header, *notes)
     source = _function(name, header, [pointers[t] for t in pointers], list(constants), text)
     return EmittedKernel(
         name=name,
@@ -144,6 +153,7 @@ def emit_kernel(
         stages=kernel.schedule.stages,
         outputs=tuple(stored[tensor] for tensor in nest.outputs),
         buffers=buffers,
+        notes=tuple(notes),
     )
 
 
@@ -255,6 +265,7 @@ def _writer(
         reduce=reduce_op,
         wide=any(tensor.elements >= WIDE for tensor in tensors),
         loop_points=options.loop_points, step_bytes=options.step_bytes,
+        step_points=options.step_points,
         block_elements=options.block_elements, whole_depth=options.whole_depth,
         whole=frozenset(n for n, axis in kernel.schedule.axes if axis.treatment == "whole"),
         online=online.rescaled if online is not None else frozenset(),
@@ -275,17 +286,32 @@ def _part(w: Writer) -> tuple[Scope, Layout, int]:
     with ExitStack() as loops:
         for axis in layout.batch:
             loops.enter_context(walking(w, (axis,), block=1, scalar=True))
-        for i in sorted(stored, key=lambda i: nest.ops[i].combine is None):
+        for i in _store_order(w, stored):
             if i in w.pending:
                 _output(w, i)
     return body, layout, layout.blocks(nest.sizes)
 
 
-def _store_on_the_way(
-    w: Writer, statistics: list[int], axes: tuple[str, ...], frame: Frame
-) -> None:
-    """Store, in the loop of some statistics, the tensors on their way that lie in its tile."""
-    on_the_way = set[int]().union(*(above(w, i) for i in statistics)) - set(statistics)
+def _store_order(w: Writer, stored: list[int]) -> list[int]:
+    """Reductions first, and what is made of a stored tensor before it: their loops store it."""
+    wanted = sorted(stored, key=lambda i: w.nest.ops[i].combine is None)
+    made_of = {i: above(w, i) for i in stored}
+    found: list[int] = []
+
+    def take(i: int) -> None:
+        for j in wanted:
+            if j != i and i in made_of[j] and j not in found:
+                take(j)
+        if i not in found:
+            found.append(i)
+
+    for i in wanted:
+        take(i)
+    return found
+
+
+def _store_on_the_way(w: Writer, on_the_way: set[int], axes: tuple[str, ...], frame: Frame) -> None:
+    """Store, in the loop of some reductions, the tensors on their way that lie in its tile."""
     for i in [i for i in w.pending if i in on_the_way]:
         op = w.nest.ops[i]
         inner = {n for n in op.kept if w.extent(n) > 1 and _is_walked(w, n)}
@@ -325,6 +351,7 @@ def _grid(w: Writer) -> None:
             w.line(f"pid = pid // {count}")
         else:
             w.line(f"{position} = {program}")
+        w.positions[name] = position
         if is_range:
             _range(w, name, position, tile, block)
         elif name in grouped:
@@ -391,6 +418,7 @@ def _grid_lanes(w: Writer, group: Group, starts: dict[str, str]) -> None:
         if ends_short:
             conditions = (*own, (name, w.size_name(axis)))
         w.variables[axis] = Variable(name, 0, group.name, conditions)
+        w.lane_names[group.name] = name if flat == lanes else flat
 
 
 def _output(w: Writer, i: int) -> None:

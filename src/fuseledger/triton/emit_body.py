@@ -19,6 +19,7 @@ from fuseledger.graph.tensor import Tensor, is_float
 from fuseledger.ledger.nest import Nest
 from fuseledger.triton.emit_expression import expression
 from fuseledger.triton.emit_fold import fold
+from fuseledger.triton.emit_moved import moved_result
 from fuseledger.triton.lanes import Group, Layout
 from fuseledger.triton.partials import Partial
 from fuseledger.triton.scope import (
@@ -32,8 +33,15 @@ from fuseledger.triton.scope import (
     Variable,
     all_of,
     literal,
+    scaled,
     unwrapped,
 )
+
+HELD_MAX = 1 << 16
+"""Elements along axes held whole that code makes at once: the registers of an SM. Beyond them the
+axes are walked, and what the plan holds along them is made or loaded again."""
+PRODUCTS_MAX = HELD_MAX // 2
+"""The same where several tensors meet: one of them is what the plan holds."""
 
 
 @dataclass(slots=True)
@@ -49,11 +57,13 @@ class Writer:
     """Tensor → the kernel's parameter."""
     reduce: Callable[[Writer, int, Frame], None] | None = None
     """Emits a reduction; its results are then known."""
-    store_on_the_way: Callable[[Writer, list[int], tuple[str, ...], Frame], None] | None = None
-    """Stores, inside the loop of statistics, what is made on the way to them."""
+    store_on_the_way: Callable[[Writer, set[int], tuple[str, ...], Frame], None] | None = None
+    """Stores, inside a loop of reductions, what is made on the way to them."""
     scopes: list[Scope] = field(default_factory=list[Scope])
     variables: dict[str, Variable] = field(default_factory=dict[str, Variable])
     groups: dict[str, Group] = field(default_factory=dict[str, Group])
+    lane_names: dict[str, str] = field(default_factory=dict[str, str])
+    """Group → the vector of its lanes' numbers, over all its axes."""
     block_names: dict[str, str] = field(default_factory=dict[str, str])
     """Group → the constant that holds its lanes."""
     size_names: dict[str, str] = field(default_factory=dict[str, str])
@@ -63,6 +73,8 @@ class Writer:
     """Points of an in-block loop walked at once."""
     step_bytes: int = 64
     """Bytes along the reduced axis that one step of a matrix product loads of each row."""
+    step_points: int | None = None
+    """Points of such a step, whatever their bytes."""
     block_elements: int = 1024
     """Elements of a tile that a walk makes in a kernel without matrix products."""
     whole_depth: int = 128
@@ -78,6 +90,8 @@ class Writer:
     makers: dict[str, int] = field(default_factory=dict[str, int])
     ranges: dict[str, Range] = field(default_factory=dict[str, Range])
     """Axes of which a block walks a part."""
+    positions: dict[str, str] = field(default_factory=dict[str, str])
+    """Grid axis → the number of the block's tile along it."""
     parts: dict[str, str] = field(default_factory=dict[str, str])
     """Split axis → the number of the block's part of it."""
     partials: dict[int, Partial] = field(default_factory=dict[int, Partial])
@@ -86,6 +100,10 @@ class Writer:
     """External tensors that arrive as parts."""
     is_alone: bool = True
     """Whether the whole grid is this part's."""
+    notes: dict[str, None] = field(default_factory=dict[str, None])
+    """Where the code departs from the schedule."""
+    guards: tuple[Text, ...] = ()
+    """Where the value at hand is used: elsewhere its reader puts a fill, and nothing is loaded."""
     pending: dict[int, None] = field(default_factory=dict[int, None])
     """Ops whose results are still to be stored."""
 
@@ -152,6 +170,16 @@ class Writer:
         """The points of an axis that a block walks."""
         return self.ranges[axis].count if axis in self.ranges else self.size_name(axis)
 
+    def streams(self, axes: tuple[str, ...], elements: int, *, is_product: bool) -> bool:
+        """Whether axes are walked though the plan holds something whole along them; noted."""
+        most = PRODUCTS_MAX if is_product else HELD_MAX
+        if not axes or not self.whole.issuperset(axes) or elements <= most:
+            return False
+        words = ", ".join(axis.lower() for axis in axes)
+        note = f"{words}: walked, since {elements:,} elements at once fit no registers;"
+        self.notes[f"{note} what is held along it is made again"] = None
+        return True
+
     # -- lanes -----------------------------------------------------------------------------
 
     def lanes(self, name: str, group: str, frame: Frame) -> tuple[str, frozenset[int]]:
@@ -210,8 +238,8 @@ class Writer:
 
     def resolve(
         self, op: Op, access: Access, coords: Coords, frame: Frame
-    ) -> tuple[list[Index], Text | None]:
-        """Where an access reads, over the variables in sight, and where that is inside."""
+    ) -> tuple[list[Index], list[Text]]:
+        """Where an access reads, over the variables in sight, and what says that it is inside."""
         tensor = self.nest.graph.tensors[access.tensor]
         found: list[Index] = []
         inside: list[Text] = []
@@ -227,7 +255,7 @@ class Writer:
             if access.fill is not None:
                 inside += self._within(moved, axis.size, frame, strict=index.lookup is not None)
             found.append(moved)
-        return found, all_of(inside)
+        return found, inside
 
     def _points(self, op: Op, index: Index, coords: Coords, frame: Frame) -> list[Text]:
         """That the lanes are points, where a coordinate computed from them no longer shows it."""
@@ -286,24 +314,29 @@ class Writer:
         producer = self.makers.get(access.tensor)
         if producer is None:
             return self._load(tensor, access, at, inside, frame, raw=raw)
+        outside, self.guards = self.guards, (*self.guards, *inside)
         value = self.value(producer, access.tensor, at, frame)
-        if inside is None:
+        self.guards = outside
+        within = all_of(inside)
+        if within is None:
             return value
-        filled = f"tl.where({inside.text}, {value.number}, {literal(access.fill or 0.0)})"
+        filled = f"tl.where({within.text}, {value.number}, {literal(access.fill or 0.0)})"
         return self.bind(
             f"{tensor.name}_padded",
-            Text(filled, max(value.depth, inside.depth), value.places | inside.places),
+            Text(filled, max(value.depth, within.depth), value.places | within.places),
         )
 
     def _load(
-        self, tensor: Tensor, access: Access, at: list[Index], inside: Text | None, frame: Frame,
+        self, tensor: Tensor, access: Access, at: list[Index], inside: list[Text], frame: Frame,
         *, raw: bool,
     ) -> Text:  # fmt: skip
         if tensor.dtype not in POINTER_TYPES:
             raise CannotEmit(f"{tensor.name} is {tensor.dtype}, which Triton does not load")
         offset = self.offset(tensor, at, frame)
         axes = {name for index in at for name, _ in index.terms if name in self.variables}
-        mask = all_of([m for m in (inside, self.overrun(axes, frame)) if m is not None])
+        guards = [guard for guard in self.guards if guard.places <= offset.places]
+        overrun = self.overrun(axes, frame)
+        mask = all_of([*inside, *([overrun] if overrun is not None else []), *guards])
         if tensor.name in self.folded:
             return fold(self, tensor.name, offset, mask)
         text = f"tl.load({self.pointers[tensor.name]} + {offset.text}"
@@ -373,44 +406,8 @@ class Writer:
                 raise CannotEmit(f"{op.name} reorders {tensor} inside the kernel")
             coords[mine] = index
         if op.combine is not None:
-            return self._moved_result(i, tensor, coords, frame)
+            return moved_result(self, i, tensor, coords, frame)
         return self.pointwise(i, coords, frame)
-
-    def _moved_result(self, i: int, tensor: str, coords: Coords, frame: Frame) -> Text:
-        """A reduction's result where its reader wants it: axes that the reader does not walk as
-        they are (a pool's windows) become vectors of its lanes."""
-        moved = {name: index for name, index in coords.items() if index.axis != name}
-        before = dict(self.variables)
-        try:
-            for name, index in moved.items():
-                self.variables[name] = self._moved_axis(self.nest.ops[i], name, index)
-            return self.result(i, tensor, frame)
-        finally:
-            for name in moved:
-                self.variables.pop(name, None)
-                if name in before:
-                    self.variables[name] = before[name]
-
-    def _moved_axis(self, op: Op, axis: str, index: Index) -> Variable:
-        terms = [(self.variables.get(name), name, stride) for name, stride in index.terms]
-        groups = {found.group for found, _, _ in terms if found is not None} - {None}
-        if len(groups) > 1 or any(found is not None and found.places for found, _, _ in terms):
-            raise CannotEmit(f"{op.name} is reduced, and read along {axis} by rows and columns")
-        parts = [
-            scaled(found.name if found is not None else self.variable(name, {}).text, stride)
-            for found, name, stride in terms
-        ]
-        parts += [str(index.offset)] if index.offset or not parts else []
-        text = " + ".join(parts).replace("+ -", "- ")
-        low, high = index.bounds(self.nest.sizes.__getitem__)
-        size = self.nest.sizes[axis]
-        if low < 0 or high >= size:  # what lies outside is replaced by its reader
-            text = f"tl.minimum(tl.maximum({text}, 0), {self.size_name(axis)} - 1)"
-        walked = [found for found, _, _ in terms if found is not None]
-        depth = max((found.depth for found in walked), default=0)
-        bound = self.bind(axis.lower(), Text(f"({text})", depth, kind="int"))
-        conditions = tuple(dict.fromkeys(c for found in walked for c in found.conditions))
-        return Variable(bound.text, depth, next(iter(groups), None), conditions)
 
     def result(self, i: int, tensor: str, frame: Frame) -> Text:
         """The result of a reduction, computed where it is not known yet."""
@@ -418,7 +415,9 @@ class Writer:
         found = self.known(key)
         if found is None:
             assert self.reduce is not None
+            outside, self.guards = self.guards, ()
             self.reduce(self, i, frame)
+            self.guards = outside
             found = self.known(key)
             assert found is not None
         return found
@@ -467,7 +466,9 @@ class Writer:
         at, _ = self.resolve(op, access, identity(op), frame)
         offset = self.offset(tensor, at, frame)
         axes = {name for index in at for name, _ in index.terms if name in self.variables}
-        mask = self.overrun(axes, frame)
+        mask = all_of(
+            [m for m in (self.overrun(axes, frame), self._first_block(op)) if m is not None]
+        )
         if i in self.partials:
             part = self.part_text(self.partials[i])
             words = part if tensor.elements == 1 else f"({part}) * {tensor.elements}"
@@ -483,13 +484,13 @@ class Writer:
         masked = f", mask={mask.text}" if mask is not None else ""
         self.line(f"tl.store({pointer}, {unwrapped(text)}{masked})")
 
+    def _first_block(self, op: Op) -> Text | None:
+        """That this block is the first of those that make the same value: it stores for them."""
+        own = {*op.kept, *(op.reduces & set(self.layout.split))}
+        others = [name for axis, name in self.positions.items() if axis not in own]
+        return all_of([Text(f"({name} == 0)", kind="bool") for name in others])
+
 
 def identity(op: Op) -> dict[str, Index]:
     """Every axis of an op where it is."""
     return {axis.name: Index.of(axis.name) for axis in op.axes}
-
-
-def scaled(text: str, stride: int, words: str = "") -> str:
-    """A multiple of an index; a negative one is subtracted where it follows another."""
-    size = "" if abs(stride) == 1 else f" * {words or abs(stride)}"
-    return f"{'-' if stride < 0 else ''}{text}{size}"

@@ -10,11 +10,12 @@ from fuseledger.graph.op import Op
 from fuseledger.graph.scalar import Call, Read
 from fuseledger.graph.tensor import DTYPE_BITS
 from fuseledger.ledger.online import only_rounds
+from fuseledger.triton.dependence import above, siblings
 from fuseledger.triton.emit_body import Writer, identity
 from fuseledger.triton.emit_statistic import Merge, Statistic, start
 from fuseledger.triton.lanes import MATRIX_LEAST
 from fuseledger.triton.scope import Frame, Text
-from fuseledger.triton.walk import Walk, shape_of, walking
+from fuseledger.triton.walk import Walk, shape_of, walking, walking_apart
 
 DOT_TYPES: dict[str, str] = {
     "fp32": "tl.float32", "fp16": "tl.float16", "bf16": "tl.bfloat16",
@@ -100,6 +101,14 @@ class _Product:
         precision = ", input_precision=PRECISION" if self.dtype == "fp32" else ""
         self.w.line(f"{self.accumulator} = tl.dot({left}, {right}, {before}{precision})")
 
+    def store_on_the_way(self, walk: Walk) -> None:
+        """Store what was made for the operands of this step, where other kernels read it too."""
+        w, op = self.w, self.w.nest.ops[self.position]
+        for side in (0, 1):
+            maker = w.makers.get(op.reads[self.sides[side]].tensor)
+            if maker is not None and w.store_on_the_way is not None:
+                w.store_on_the_way(w, above(w, maker), walk.axes, walk.frame(self.frame, 1 - side))
+
 
 def _product_of(w: Writer, i: int, frame: Frame) -> _Product:
     op = w.nest.ops[i]
@@ -116,21 +125,48 @@ def _product_of(w: Writer, i: int, frame: Frame) -> _Product:
 
 
 def contract(w: Writer, i: int, frame: Frame) -> None:
-    """Emit a matrix product: an accumulator, and steps along the reduced axes."""
-    op = w.nest.ops[i]
-    axes = tuple(name for name in op.sizes if name in op.reduces)
-    product = _product_of(w, i, frame)
-    bits = max(DTYPE_BITS[product.dtype], 8)
-    step = max(MATRIX_LEAST, w.step_bytes * 8 // bits)
-    total = prod(w.extent(name) for name in axes)
+    """Emit matrix products over the same axes: their accumulators, and steps that feed them all."""
+    ops = w.nest.ops
+    axes = tuple(name for name in ops[i].sizes if name in ops[i].reduces)
+    together = siblings(
+        w, i, frame,
+        lambda j: ops[j].is_contraction and j not in w.online and is_matrix(w, ops[j], frame),
+    )  # fmt: skip
+    products = [_product_of(w, j, frame) for j in together]
+    bits = max(8, *(DTYPE_BITS[product.dtype] for product in products))
+    step = w.step_points or max(MATRIX_LEAST, w.step_bytes * 8 // bits)
+    taps = set[str]().union(*(_taps(w, j) for j in together))
+    alone = tuple(name for name in axes if name in taps)
+    deep = tuple(name for name in axes if name not in taps)
+    total = prod(w.extent(name) for name in deep)
     if w.depth > 0 and total <= w.whole_depth:
         step = max(step, 1 << (total - 1).bit_length())
     outer = w.depth
-    with walking(w, axes, block=step, least=MATRIX_LEAST) as walk:
+    widest = max(w.groups[name].lanes for name in frame)
+    streams = w.streams(deep, total * widest, is_product=True)
+    with walking_apart(w, alone, deep, block=step, least=MATRIX_LEAST, streams=streams) as walk:
         w.groups[walk.group.name] = walk.group
-        product.step(walk, product.accumulator)
-    key = w.result_key(i, op.writes[0].tensor, frame)
-    w.scopes[outer].known[key] = Text(product.accumulator, outer, frozenset({0, 1}))
+        for product in products:
+            product.step(walk, product.accumulator)
+            if walk.looped:
+                product.store_on_the_way(walk)
+    for product in products:
+        key = w.result_key(product.position, ops[product.position].writes[0].tensor, frame)
+        w.scopes[outer].known[key] = Text(product.accumulator, outer, frozenset({0, 1}))
+
+
+def _taps(w: Writer, i: int) -> set[str]:
+    """Axes of windows on what a reduction of this kernel makes: each tap has a tile of its own."""
+    op = w.nest.ops[i]
+    found: set[str] = set()
+    for access in op.reads:
+        maker = w.makers.get(access.tensor)
+        if maker is None or all(w.nest.ops[j].combine is None for j in above(w, maker)):
+            continue
+        for index in access.index:
+            if len(index.terms) > 1:
+                found |= {name for name, _ in index.terms if name in op.reduces}
+    return found if found < op.reduces else set()
 
 
 def online_statistic(w: Writer, i: int) -> tuple[int, int] | None:
@@ -164,7 +200,7 @@ def rescale_online(w: Writer, i: int, made_by: tuple[int, int], frame: Frame) ->
     with walking(w, axes, block=max(w.loop_points, MATRIX_LEAST), least=MATRIX_LEAST) as walk:
         w.groups[walk.group.name] = walk.group
         inner = walk.frame(rows, 1)
-        x = w.body(made_by[0], inner)
+        x = bare = w.body(made_by[0], inner)
         overrun = w.overrun(set(axes), inner)
         if overrun is not None:
             masked = f'tl.where({overrun.text}, {x.number}, float("-inf"))'
@@ -180,6 +216,7 @@ def rescale_online(w: Writer, i: int, made_by: tuple[int, int], frame: Frame) ->
         )
         m.set(1, f"{m.old(1)} * {rescale} + {m.along('tl.sum', weight.text)}")
         known = w.scopes[-1].known
+        known[f"tl.exp({bare.number} - {shift})"] = weight
         known[tops[0]] = Text(shift, w.depth, frozenset({0}))
         known[tops[1]] = Text("1.0", 0)
         product.step(walk, f"{product.accumulator} * {rescale}")

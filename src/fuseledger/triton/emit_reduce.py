@@ -6,6 +6,7 @@ from math import prod
 
 from fuseledger.errors import CannotEmit
 from fuseledger.graph.op import COMBINES, Op
+from fuseledger.triton.dependence import above, siblings
 from fuseledger.triton.emit_body import Writer
 from fuseledger.triton.emit_product import contract, is_matrix, online_statistic, rescale_online
 from fuseledger.triton.emit_scan import scan_op
@@ -56,9 +57,10 @@ def _loops(w: Writer, op: Op) -> bool:
 
 def _statistics(w: Writer, i: int, frame: Frame) -> None:
     """Reductions over the same axes that need nothing of each other, in one walk."""
-    op = w.nest.ops[i]
+    ops = w.nest.ops
+    op = ops[i]
     axes = tuple(name for name in op.sizes if name in op.reduces and w.extent(name) > 1)
-    together = _siblings(w, i, frame)
+    together = siblings(w, i, frame, lambda j: not (ops[j].scans or ops[j].is_contraction))
     place = _free_place(w, frame)
     alone = () if (op.combine or "").startswith("arg") else apart(w, i, axes, frame)
     axes = tuple(name for name in axes if name not in alone)
@@ -66,7 +68,8 @@ def _statistics(w: Writer, i: int, frame: Frame) -> None:
     group_lanes = prod(w.groups[name].lanes for name in frame)
     least = MATRIX_LEAST if w.has_products else 1
     block = max(w.loop_points, least, _power_below(w.block_elements // max(1, group_lanes)))
-    is_whole = w.whole.issuperset(axes)
+    streams = w.streams(axes, total * group_lanes, is_product=_is_product(op))
+    is_whole = w.whole.issuperset(axes) and not streams
     scalar = place is None or (
         not is_whole
         and bool(frame)
@@ -78,11 +81,11 @@ def _statistics(w: Writer, i: int, frame: Frame) -> None:
         results = " and ".join(COMBINES[state.op.combine or "sum"].results)
         over = ", ".join(axis.lower() for axis in (*alone, *axes))
         w.line(f"# {state.op.title}: {results} over {over}")
-    if alone or _will_loop(w, axes, block, scalar=scalar):
+    if alone or _will_loop(w, axes, block, scalar=scalar, streams=streams):
         for state in states:
             start(w, state)
     with walking_apart(
-        w, alone, axes, block=block, least=least, scalar=scalar, beside=group_lanes
+        w, alone, axes, block=block, least=least, scalar=scalar, beside=group_lanes, streams=streams
     ) as walk:
         inner = walk.frame(frame, place)
         if not walk.is_scalar:
@@ -90,7 +93,8 @@ def _statistics(w: Writer, i: int, frame: Frame) -> None:
         for state in states:
             step(w, state, walk, inner)
         if walk.looped and w.store_on_the_way is not None:
-            w.store_on_the_way(w, together, walk.axes, inner)
+            on_the_way = set[int]().union(*(above(w, j) for j in together)) - set(together)
+            w.store_on_the_way(w, on_the_way, walk.axes, inner)
     places = frozenset(frame.values())
     for state in states:
         for write, name in zip(state.op.writes, state.names, strict=False):
@@ -127,52 +131,6 @@ def apart(w: Writer, i: int, axes: tuple[str, ...], frame: Frame) -> tuple[str, 
     return tuple(name for name in axes if name in found) if found < set(axes) else ()
 
 
-def above(w: Writer, i: int) -> set[int]:
-    """An op and all that it is made of."""
-    found = {i}
-    for edge in reversed(w.nest.edges):
-        if edge.consumer in found:
-            found.add(edge.producer)
-    return found
-
-
-def _siblings(w: Writer, i: int, frame: Frame) -> list[int]:
-    op = w.nest.ops[i]
-    before: dict[int, set[int]] = {}
-    for j in w.nest.positions:
-        before[j] = set()
-        for edge in w.nest.edges:
-            if edge.consumer == j:
-                before[j] |= {edge.producer} | before[edge.producer]
-    found = [i]
-    for j, other in w.nest.ops.items():
-        independent = all(j not in before[k] and k not in before[j] for k in found)
-        if (
-            j not in found
-            and independent
-            and other.combine is not None
-            and not other.scans
-            and not other.is_contraction
-            and other.reduces == op.reduces
-            and _places(w, other) == _places(w, op)
-            and w.known(w.result_key(j, other.writes[0].tensor, frame)) is None
-        ):
-            found.append(j)
-    return sorted(found)
-
-
-def _places(w: Writer, op: Op) -> set[str] | None:
-    """Lanes, and axes of loops around, that a reduction keeps; None where some are not in sight.
-
-    Reductions of equal places are walked together: rows of (m, d) are rows of m too.
-    """
-    kept = [name for name in op.kept if w.extent(name) > 1]
-    if any(name not in w.variables for name in kept):
-        return None
-    found = {name: w.variables[name] for name in kept}
-    return {v.group or name for name, v in found.items() if v.group or v.depth}
-
-
 def _free_place(w: Writer, frame: Frame) -> int | None:
     taken = set(frame.values())
     if w.layout.rank == 1:
@@ -190,11 +148,19 @@ def _is_fast(w: Writer, op: Op) -> bool:
     return False
 
 
+def _is_product(op: Op) -> bool:
+    """Whether several tensors meet in it: what the plan holds is one of them, not their product."""
+    return len({access.tensor for access in op.reads}) > 1
+
+
 def _power_below(count: int) -> int:
     return 1 << max(0, count.bit_length() - 1)
 
 
-def _will_loop(w: Writer, axes: tuple[str, ...], block: int, *, scalar: bool) -> bool:
+def _will_loop(
+    w: Writer, axes: tuple[str, ...], block: int, *, scalar: bool, streams: bool
+) -> bool:
     total = prod(w.extent(name) for name in axes)
     lanes = 1 << (total - 1).bit_length()
-    return bool(axes) and (scalar or not (lanes <= block or w.whole.issuperset(axes)))
+    is_held = w.whole.issuperset(axes) and not streams
+    return bool(axes) and (scalar or not (lanes <= block or is_held))

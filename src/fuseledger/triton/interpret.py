@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fuseledger.triton.count import Counter
+from fuseledger.triton.mend import mend_interpreter
 
 TORCH_DTYPES: dict[str, str] = {
     "fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16",
@@ -72,28 +73,10 @@ def load_module(path: Path) -> Any:
     return module
 
 
-def _keep_conditions() -> None:
-    """Let the interpreter spread a scalar condition over a tile as a condition.
-
-    Triton 3.9's interpreter makes 32-bit integers of it, which its loads then refuse as a mask.
-    """
-    numpy: Any = import_module("numpy")
-    builder: Any = import_module("triton.runtime.interpreter").InterpreterBuilder
-    spread = builder.create_splat
-
-    def create_splat(self: Any, kind: Any, value: Any) -> Any:
-        found = spread(self, kind, value)
-        if value.data.dtype == numpy.bool_:
-            found.data = found.data.astype(numpy.bool_)
-        return found
-
-    builder.create_splat = create_splat
-
-
 def main(limit_s: float, folders: list[str]) -> None:
     """Run every folder's kernel, each under a limit of processor time."""
     os.environ["TRITON_INTERPRET"] = "1"
-    _keep_conditions()
+    mend_interpreter()
     signal.signal(signal.SIGPROF, _give_up)
     for folder in folders:
         signal.setitimer(signal.ITIMER_PROF, limit_s)

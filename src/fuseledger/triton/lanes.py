@@ -6,12 +6,11 @@ at most two places (rows and columns); a group takes one place, or none where it
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
 
 from fuseledger.ledger.kernel import Schedule
-from fuseledger.ledger.nest import Nest
+from fuseledger.ledger.nest import Edge, Nest
 from fuseledger.triton.partials import split_tile
 
 MATRIX_LEAST = 16
@@ -109,16 +108,22 @@ def _matrix_layout(nest: Nest, tiles: dict[str, int], lanes: list[str]) -> Layou
 
     An axis that both have is taken point by point: a matrix product has no third side.
     """
+
+    def work(i: int) -> int:
+        return nest.ops[i].flops
+
     side: dict[str, str] = {}
-    alias = _aliases(nest)
+    lanes_of = _lanes_of(nest)
     batch: set[str] = set()
-    contractions = sorted((op for op in nest.ops.values() if op.is_contraction), key=_work)
-    for op in reversed(contractions):  # the largest decides
+    contractions = sorted((i for i in nest.positions if nest.ops[i].is_contraction), key=work)
+    for i in reversed(contractions):  # the largest decides
+        op = nest.ops[i]
         left, right = (
-            {n for n in (*lanes, *op.sizes) if not alias(n).isdisjoint(read.axes)}
+            {name for axis in read.axes for name in lanes_of[i].get(axis, ())}
             for read in op.reads[:2]
         )
-        own = [name for name in lanes if not alias(name).isdisjoint(op.kept)]
+        kept = {name for axis in op.kept for name in lanes_of[i].get(axis, ())}
+        own = [name for name in lanes if name in kept]
         batch |= {name for name in own if name in left and name in right}
         turned = any(
             side.get(name) == ("columns" if name in left else "rows")
@@ -141,25 +146,22 @@ def _matrix_layout(nest: Nest, tiles: dict[str, int], lanes: list[str]) -> Layou
     )
 
 
-def _aliases(nest: Nest) -> Callable[[str], set[str]]:
-    """An axis and those of producers that it walks by windows or slices."""
-    walked: dict[str, set[str]] = {}
+def _lanes_of(nest: Nest) -> dict[int, dict[str, set[str]]]:
+    """Op → its axis → the axes of what the kernel stores that walk it: the axis itself where its
+    results are stored, and whatever its readers walk by it, through windows and slices."""
+    found: dict[int, dict[str, set[str]]] = {}
+    read_by: dict[int, list[Edge]] = {}
     for edge in nest.edges:
-        for axis, index in zip(edge.tensor.axes, edge.access.index, strict=True):
-            for name, _ in index.terms:
-                if name != axis.name:
-                    walked.setdefault(name, set()).add(axis.name)
-
-    def alias(name: str) -> set[str]:
-        found, pending = {name}, [name]
-        while pending:
-            new = walked.get(pending.pop(), set()) - found
-            found |= new
-            pending += new
-        return found
-
-    return alias
-
-
-def _work(op: object) -> int:
-    return getattr(op, "flops", 0)
+        read_by.setdefault(edge.producer, []).append(edge)
+    for i in reversed(nest.positions):
+        op = nest.ops[i]
+        mine = found[i] = {name: set[str]() for name in op.sizes}
+        if i not in read_by or any(write.tensor in nest.outputs for write in op.writes):
+            mine |= {name: {name} for name in op.sizes}
+        for edge in read_by.get(i, ()):
+            write = next(each for each in op.writes if each.tensor == edge.tensor.name)
+            for axis, index in zip(write.plain, edge.access.index, strict=True):
+                if axis is not None:
+                    for name, _ in index.terms:
+                        mine[axis] |= found[edge.consumer].get(name, set())
+    return found

@@ -14,6 +14,7 @@ from math import prod
 from fuseledger.errors import CannotEmit
 from fuseledger.graph.graph import Graph
 from fuseledger.ledger.kernel import Kernel
+from fuseledger.planner.side_by_side import parts_of
 
 SUFFIX = ".parts"
 """Of the buffer that holds a tensor's parts."""
@@ -73,6 +74,13 @@ def partials_of(graph: Graph, kernel: Kernel) -> dict[int, Partial]:
 
     Raises CannotEmit for a combine whose parts cannot be merged from its results.
     """
+    found: dict[int, Partial] = {}
+    for part in parts_of(graph, kernel):
+        found |= _partials_of_part(graph, part)
+    return found
+
+
+def _partials_of_part(graph: Graph, kernel: Kernel) -> dict[int, Partial]:
     split = {name: axis.tile for name, axis in kernel.schedule.axes if axis.treatment == "split"}
     found: dict[int, Partial] = {}
     for i in kernel.ops if split else ():

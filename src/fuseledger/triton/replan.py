@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from fuseledger.clock.time import GENERATED
 from fuseledger.devices import Device
 from fuseledger.graph.graph import Graph
+from fuseledger.ledger.kernel import Kernel
 from fuseledger.ledger.ledger import KernelLedger
 from fuseledger.planner.plan import Planned, PlanOptions, make_plan, new_search, plan_of_groups
 from fuseledger.planner.schedules import ScheduleSearch
@@ -151,15 +152,20 @@ class _Replan:
     def _schedule_of(self, ledger: KernelLedger) -> tuple[object, ...]:
         """Equal for kernels of equal structure and schedule: one of them is compiled."""
         kernel = ledger.kernel
-        axes = tuple(axis for _, axis in kernel.schedule.axes)
-        return (
-            self.search.structure(kernel.ops), axes, kernel.schedule.warps,
-            kernel.schedule.stages, kernel.schedule.walks, kernel.schedule.online,
-        )  # fmt: skip
+        return (self.search.structure(kernel.ops), *schedule_without_names(kernel))
+
+
+def schedule_without_names(kernel: Kernel) -> tuple[object, ...]:
+    """A schedule, and those of a kernel's parts, without the names of axes."""
+    schedule = kernel.schedule
+    return (
+        tuple(axis for _, axis in schedule.axes), schedule.warps, schedule.stages, schedule.walks,
+        schedule.online, schedule.combined, *map(schedule_without_names, kernel.parts),
+    )  # fmt: skip
 
 
 def _schedules(planned: Planned) -> list[tuple[object, ...]]:
-    return [(kernel.ops, kernel.schedule) for kernel in planned.plan.kernels]
+    return [(kernel.ops, kernel.schedule, kernel.parts) for kernel in planned.plan.kernels]
 
 
 def _changes(before: Planned, after: Planned) -> list[str]:

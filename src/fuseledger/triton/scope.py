@@ -156,6 +156,12 @@ def all_of(conditions: list[Text]) -> Text | None:
     )
 
 
+def scaled(text: str, stride: int, words: str = "") -> str:
+    """A multiple of an index; a negative one is subtracted where it follows another."""
+    size = "" if abs(stride) == 1 else f" * {words or abs(stride)}"
+    return f"{'-' if stride < 0 else ''}{text}{size}"
+
+
 def unwrapped(text: str) -> str:
     """Text without parentheses around all of it."""
     if not (text.startswith("(") and text.endswith(")")):

@@ -16,8 +16,10 @@ from fuseledger.graph.op import Access, Op
 from fuseledger.graph.resize import part_of, resized
 from fuseledger.graph.validate import validate
 from fuseledger.ledger.kernel import AxisSchedule, Kernel
+from fuseledger.triton.emit import WHOLE_DEPTH
 from fuseledger.triton.emit_reduce import TAPS
 from fuseledger.triton.partials import split_tile
+from fuseledger.triton.seams import Seams, moved_seams, part_length, with_seams
 
 TILE = 16
 """Largest tile of a small kernel."""
@@ -27,10 +29,12 @@ LOOPED = {1: 37, 2: 5}
 """Points of each of one or two axes that one loop walks: two steps of 32, the last short."""
 LOOPED_MANY = 3
 """Points of each of more axes."""
+SMALL_DEPTH = 16
+"""Points that a product inside a loop takes at once, where it takes `WHOLE_DEPTH` otherwise."""
 PARTS = 3
 """Most parts of the only split axis: two whole ones and a short one; of several, one less."""
 LOOKED_UP = 101
-"""Rows of a small table that is looked up: enough for every point to have its own."""
+"""Least rows of a small table that is looked up; more where more points look one up each."""
 POINTS_MAX = 4_000_000
 """Points of one op beyond which the interpreter takes too long."""
 
@@ -43,8 +47,9 @@ def shrink(graph: Graph, kernel: Kernel) -> tuple[Graph, Kernel]:
     single = part_of(graph, kernel.ops)
     schedule = dict(kernel.schedule.axes)
     sizes = _first_sizes(single, schedule)
-    _follow_windows(single, sizes)
-    small = resized(single, sizes)
+    seams = moved_seams(single, sizes)
+    _follow_windows(single, sizes, seams)
+    small = resized(with_seams(single, seams), sizes)
     try:
         validate(small)
     except InvalidGraph as error:
@@ -54,10 +59,20 @@ def shrink(graph: Graph, kernel: Kernel) -> tuple[Graph, Kernel]:
         sizes = {axis.name: axis.size for op in single.ops for axis in op.axes}
     if max(op.points for op in small.ops) > POINTS_MAX:
         raise CannotEmit("its structure is too large for the interpreter")
-    parts = _most_parts(schedule)
-    tiles = tuple((name, _small_tile(axis, sizes[name], parts)) for name, axis in schedule.items())
-    return small, Kernel(
-        ops=tuple(range(len(small.ops))), schedule=replace(kernel.schedule, axes=tiles)
+    position = {op: number for number, op in enumerate(kernel.ops)}
+    return small, _small_kernel(kernel, position, sizes, _most_parts(schedule))
+
+
+def _small_kernel(
+    kernel: Kernel, position: dict[int, int], sizes: dict[str, int], parts: int
+) -> Kernel:
+    """The kernel, and its parts, on small sizes; `position` is its op's in the small graph."""
+    axes = kernel.schedule.axes
+    tiles = tuple((name, _small_tile(axis, sizes[name], parts)) for name, axis in axes)
+    return Kernel(
+        ops=tuple(position[op] for op in kernel.ops),
+        schedule=replace(kernel.schedule, axes=tiles),
+        parts=tuple(_small_kernel(part, position, sizes, parts) for part in kernel.parts),
     )
 
 
@@ -71,14 +86,16 @@ def _small_tile(axis: AxisSchedule, size: int, parts: int) -> AxisSchedule:
 
 def _first_sizes(graph: Graph, schedule: dict[str, AxisSchedule]) -> dict[str, int]:
     sizes: dict[str, int] = {}
-    walked: list[tuple[tuple[str, ...], bool]] = []
+    walked: list[tuple[str, ...]] = []
     windows = _windows(graph)
+    inner = _inner_products(graph)
     grid = [name for name, axis in schedule.items() if axis.treatment == "grid"]
     for op in graph.ops:
         looped = [n for n in op.sizes if n in schedule and schedule[n].treatment != "grid"]
         reduced = tuple(name for name in looped if name in op.reduces)
         kept = tuple(name for name in looped if name not in op.reduces)
-        walked += [(axes, op.is_contraction and axes is reduced) for axes in (reduced, kept)]
+        if not op.is_contraction:
+            walked.append(reduced)
         for name, size in op.sizes.items():
             axis = schedule.get(name)
             if axis is None:
@@ -92,6 +109,8 @@ def _first_sizes(graph: Graph, schedule: dict[str, AxisSchedule]) -> dict[str, i
                 beside = reduced if name in op.reduces else kept
                 most = LOOPED.get(len(beside), LOOPED_MANY)
                 if op.is_contraction and beside is reduced:
+                    if op in inner and prod(op.sizes[n] for n in reduced) <= WHOLE_DEPTH:
+                        most = SMALL_DEPTH
                     fixed = prod(op.sizes[n] for n in reduced if n in windows)
                     most = max(2, -(-most // fixed)) if name not in windows else size
             sizes[name] = min(sizes.get(name, size), size, most)
@@ -100,10 +119,38 @@ def _first_sizes(graph: Graph, schedule: dict[str, AxisSchedule]) -> dict[str, i
             sizes.setdefault(axis.name, axis.size)
     _pin(graph, sizes)
     whole = {axis.name: axis.size for op in graph.ops for axis in op.axes}
-    for axes, is_deep in walked:
-        if not is_deep:
-            _keep_long(axes, schedule, whole, sizes)
+    for axes in walked:
+        _keep_long(axes, schedule, whole, sizes)
+    _agree(graph, sizes)
     return sizes
+
+
+def _agree(graph: Graph, sizes: dict[str, int]) -> None:
+    """One size, the largest, for axes that walk the same dimension of a tensor from end to end."""
+    before = {axis.name: axis.size for tensor in graph.tensors.values() for axis in tensor.axes}
+    before |= {axis.name: axis.size for op in graph.ops for axis in op.axes}
+    same: dict[str, set[str]] = {name: {name} for name in before}
+    for op in graph.ops:
+        for access in (*op.reads, *op.writes):
+            for index, axis in zip(access.index, graph.tensors[access.tensor].axes, strict=True):
+                if index.axis is not None and before[index.axis] == before[axis.name]:
+                    joined = same[index.axis] | same[axis.name]
+                    same |= dict.fromkeys(joined, joined)
+    for name, others in same.items():
+        sizes[name] = max(sizes[each] for each in others if each in sizes)
+
+
+def _inner_products(graph: Graph) -> list[Op]:
+    """Matrix products whose results are reduced again: those are made inside a loop."""
+    needed: set[str] = set()
+    found: list[Op] = []
+    for op in reversed(graph.ops):
+        if any(write.tensor in needed for write in op.writes):
+            found += [op] if op.is_contraction else []
+            needed |= {read.tensor for read in op.reads}
+        elif op.combine is not None:
+            needed |= {read.tensor for read in op.reads}
+    return found
 
 
 def _windows(graph: Graph) -> set[str]:
@@ -162,16 +209,21 @@ def _pin_terms(
             sizes[name] = op.sizes[name]
 
 
-def _follow_windows(graph: Graph, sizes: dict[str, int]) -> None:
+def _follow_windows(graph: Graph, sizes: dict[str, int], seams: Seams) -> None:
     """Sizes of tensors along windows, slices and merged dimensions, from those of the loops."""
     old = {axis.name: axis.size for op in graph.ops for axis in op.axes}
+    old_rows = {axis.name: axis.size for tensor in graph.tensors.values() for axis in tensor.axes}
     for _ in range(4):
         for op in reversed(graph.ops):
             for access in (*op.writes, *op.reads):
                 tensor = graph.tensors[access.tensor]
                 for index, axis in zip(access.index, tensor.axes, strict=True):
                     if index.lookup is not None:
-                        sizes[axis.name] = min(sizes[axis.name], LOOKED_UP)
+                        asking = graph.tensors[op.reads[index.lookup].tensor].axes
+                        points = prod(sizes[each.name] for each in asking)
+                        sizes[axis.name] = min(old_rows[axis.name], max(LOOKED_UP, points))
+                    elif (part := part_length(access, index, axis.size, seams)) is not None:
+                        sizes[axis.name] = part
                     elif index.axis != axis.name:
                         high = index.bounds(old.__getitem__)[1]
                         over = high - (axis.size - 1) * index.divisor

@@ -12,7 +12,7 @@ from fuseledger.ledger.nest import Nest, analyse, rewalked
 from fuseledger.ledger.online import online_variant
 from fuseledger.ledger.pricer import bounds_of
 from fuseledger.ledger.tiled import TiledLoads
-from fuseledger.planner.schedules import components
+from fuseledger.planner.side_by_side import parts_of
 from fuseledger.triton.partials import Partial, buffer_of, partials_of, split_tile
 
 Bytes = dict[str, int]
@@ -44,10 +44,8 @@ def tiled_traffic(
     loads: Bytes = {}
     stores: Bytes = {}
     nest = analyse(graph, kernel.ops)
-    parts = components(nest)
-    for part in parts:
-        piece = analyse(graph, part) if len(parts) > 1 else nest
-        found = _loads(piece, kernel)
+    for part in parts_of(graph, kernel):
+        found = _loads(analyse(graph, part.ops), part)
         for partial in {folded[n].results: folded[n] for n in found if n in folded}.values():
             read = [name for name in partial.results if name in found]
             count = max(found.pop(n) * 8 // _bits(graph, n) for n in read)

@@ -22,6 +22,7 @@ class _How(TypedDict, total=False):
     least: int
     scalar: bool
     beside: int
+    streams: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +78,18 @@ def walking(
     least: int = 1,
     scalar: bool = False,
     beside: int = 1,
+    streams: bool = False,
 ) -> Generator[Walk]:
     """Bring axes into sight: as lanes here where they fit a block or are held whole, else in a
-    loop, whose lines are those written inside. `beside` is the lanes of the tile's other place."""
+    loop, whose lines are those written inside. `beside` is the lanes of the tile's other place;
+    what `streams` is not held, whatever the plan holds along these axes."""
     if not axes:
         yield Walk((), Group("point", ()), False, True)
         return
     total = prod(w.extent(name) for name in axes)
     is_even = all(name not in w.ranges or w.ranges[name].is_even for name in axes)
     lanes = max(least, 1 << (total - 1).bit_length())
-    at_once = not scalar and (lanes <= block or w.whole.issuperset(axes))
+    at_once = not scalar and (lanes <= block or (w.whole.issuperset(axes) and not streams))
     name = "_".join(axes)
     extents = tuple((axis, w.extent(axis)) for axis in axes)
     group = Group(
@@ -187,6 +190,7 @@ def _vectors(w: Writer, group: Group, first: str, overruns: bool) -> None:
         name = _vector(w, group.axes[0], group.lanes)
     else:
         name = _vector(w, group.name, group.lanes)
+    w.lane_names[group.name] = name
     conditions = ((name, end),) if overruns else ()
     if w.depth:
         w.scopes[-1].taken.add(name)
@@ -206,7 +210,9 @@ def _digits(
         if any(name in w.ranges for name in group.axes[position + 1 :]):
             text = f"{flat} // ({' * '.join(inner)})"
         else:
-            text = flat if points == 1 else f"{flat} // {points}"
+            wide = [name for name in group.axes[position + 1 :] if w.extent(name) > 1]
+            step = w.extent_text(wide[0]) if len(wide) == 1 else str(points)
+            text = flat if points == 1 else f"{flat} // {step}"
         if position:
             text += f" % {w.extent_text(axis)}"
         if axis in w.ranges:

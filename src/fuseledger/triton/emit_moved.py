@@ -1,0 +1,115 @@
+"""A reduction's result where its reader wants it: at a window, a slice or a flip of its axes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from fuseledger.errors import CannotEmit
+from fuseledger.graph.axis import Index
+from fuseledger.graph.op import Op
+from fuseledger.triton.scope import Coords, Frame, Text, Variable, scaled
+
+if TYPE_CHECKING:
+    from fuseledger.triton.emit_body import Writer
+
+
+def moved_result(w: Writer, i: int, tensor: str, coords: Coords, frame: Frame) -> Text:
+    """The result at given coordinates. Where a tile holds the moved axes whole, its lanes change
+    places; else the result is made again, at vectors that the reader's lanes make."""
+    moved = {name: index for name, index in coords.items() if index.axis != name}
+    if moved:
+        found = _in_lanes(w, i, tensor, moved, frame)
+        if found is not None:
+            return found
+    before = dict(w.variables)
+    try:
+        for name, index in moved.items():
+            w.variables[name] = _moved_axis(w, w.nest.ops[i], name, index)
+        return w.result(i, tensor, frame)
+    finally:
+        for name in moved:
+            w.variables.pop(name, None)
+            if name in before:
+                w.variables[name] = before[name]
+
+
+def _in_lanes(
+    w: Writer, i: int, tensor: str, moved: Mapping[str, Index], frame: Frame
+) -> Text | None:
+    """The lanes of the result's own tile in another order, where it holds all that is read."""
+    op = w.nest.ops[i]
+    owners = {w.variables[name].group if name in w.variables else None for name in moved}
+    (owner,) = owners if len(owners) == 1 else (None,)
+    if owner is None or owner not in frame:
+        return None
+    group = w.groups[owner]
+    extents = dict(group.extents)
+    for name, index in moved.items():
+        low, high = index.bounds(w.nest.sizes.__getitem__)
+        known = all(
+            axis in w.variables and w.variables[axis].group in (owner, None)
+            for axis, _ in index.terms
+            if w.nest.sizes[axis] > 1
+        )
+        is_held = extents[name] == w.nest.sizes[name] and group.lanes >= group.points
+        if not (known and is_held and low >= 0 and high < w.nest.sizes[name]):
+            return None
+    lane = w.lane_names[owner]
+    steps: list[str] = []
+    depth = max(w.variables[name].depth for name in moved)
+    for name, index in moved.items():
+        at = _vector(w, name, index)
+        depth = max(depth, at.depth)
+        inner = group.axes[group.axes.index(name) + 1 :]
+        stride = " * ".join(_extent(w, axis, extents[axis]) for axis in inner)
+        gap = f"({at.text} - {w.variables[name].name})"
+        steps.append(f"{gap} * {stride}" if inner else gap)
+    text = " + ".join([lane, *steps])
+    own = [
+        limit for name in moved for where, limit in w.variables[name].conditions if where == lane
+    ]
+    if own:  # what lies beyond stays where it is
+        text = f"tl.where({lane} < {own[0]}, {text}, {lane})"
+    order = w.bind(f"{tensor}_lane".lower(), Text(text, depth, kind="int"))
+    value = w.result(i, tensor, frame)
+    turned, _ = w.lanes(order.text, owner, frame)
+    kept = {w.variables[n].group for n in op.kept if n in w.variables}
+    places = {place: w.groups[name] for name, place in frame.items() if name in kept}
+    if len(places) > 1:
+        lanes = (w.block_name(places[place]) for place in range(w.layout.rank))
+        turned = f"tl.broadcast_to({turned}, [{', '.join(lanes)}])"
+    gathered = f"tl.gather({value.text}, {turned}, axis={frame[owner]})"
+    found = Text(gathered, max(value.depth, order.depth), value.places, value.kind)
+    return w.bind(f"{tensor}_turned".lower(), found)
+
+
+def _extent(w: Writer, axis: str, extent: int) -> str:
+    return f"({w.ranges[axis].count})" if axis in w.ranges else str(extent)
+
+
+def _vector(w: Writer, axis: str, index: Index) -> Text:
+    """An axis's coordinates as a vector of the lanes that its index is made of."""
+    terms = [(w.variables.get(name), name, stride) for name, stride in index.terms]
+    parts = [
+        scaled(found.name if found is not None else w.variable(name, {}).text, stride)
+        for found, name, stride in terms
+    ]
+    parts += [str(index.offset)] if index.offset or not parts else []
+    text = " + ".join(parts).replace("+ -", "- ")
+    low, high = index.bounds(w.nest.sizes.__getitem__)
+    size = w.nest.sizes[axis]
+    if low < 0 or high >= size:  # what lies outside is replaced by its reader
+        text = f"tl.minimum(tl.maximum({text}, 0), {w.size_name(axis)} - 1)"
+    depth = max((found.depth for found, _, _ in terms if found is not None), default=0)
+    return w.bind(axis.lower(), Text(f"({text})", depth, kind="int"))
+
+
+def _moved_axis(w: Writer, op: Op, axis: str, index: Index) -> Variable:
+    walked = [w.variables[name] for name, _ in index.terms if name in w.variables]
+    groups = {found.group for found in walked} - {None}
+    if len(groups) > 1 or any(found.places for found in walked):
+        raise CannotEmit(f"{op.name} is reduced, and read along {axis} by rows and columns")
+    bound = _vector(w, axis, index)
+    conditions = tuple(dict.fromkeys(c for found in walked for c in found.conditions))
+    return Variable(bound.text, bound.depth, next(iter(groups), None), conditions)
