@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 from sample_document import document
 
+from fuseledger.report.error_words import error_words
 from fuseledger.report.html import plan_html
 from fuseledger.report.layout import Page
 from fuseledger.report.markdown import plan_markdown
-from fuseledger.report.summary import error_words, summarise
+from fuseledger.report.summary import summarise
 from fuseledger.report.text import plan_text
 
 PLAN: dict[str, Any] = {

@@ -13,9 +13,10 @@ from fuseledger.clock.library_features import sequence_terms
 from fuseledger.clock.library_fit import PRIORS
 from fuseledger.devices import load
 from fuseledger.validate.corpus import Corpus, CorpusError
-from fuseledger.validate.decisions import decision_priors, evaluate, read_decisions
+from fuseledger.validate.decisions import decision_priors, read_decisions
 from fuseledger.validate.figures import choices, spearman
 from fuseledger.validate.folds import by_problem
+from fuseledger.validate.formula import evaluate
 from fuseledger.validate.run import validate
 from fuseledger.validate.score import pairs
 from fuseledger.validate.split_records import priced_options

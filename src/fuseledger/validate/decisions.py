@@ -6,12 +6,9 @@ record's parameters; a family without them is counted and named.
 
 from __future__ import annotations
 
-import ast
 import json
-import math
-import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -22,6 +19,7 @@ from fuseledger.clock.library_kernel import LibraryKernel, Pipe, Stream
 from fuseledger.devices import Device, load, names
 from fuseledger.validate.corpus import Corpus, CorpusError, Measured
 from fuseledger.validate.figures import WITHIN
+from fuseledger.validate.formula import evaluate
 from fuseledger.validate.split_records import FAMILIES as SPLIT_FAMILIES
 from fuseledger.validate.split_records import priced_options
 
@@ -246,7 +244,8 @@ def _between(
         reads = [Stream("projection 0" if i == 0 else f"buffer {i % 2}", round(min(left, size)))]
         left -= reads[0].bytes
         if i == count - 1 and left > 0:
-            reads.append(Stream(f"projection {products.count - 2}", round(left)))
+            other = f"projection {products.count - 2}" if products.count > 2 else "operand"
+            reads.append(Stream(other, round(left)))
         made.append(_pass(side, i, name, tuple(reads), size))
     return made
 
@@ -308,43 +307,6 @@ def _letters(params: Mapping[str, Any]) -> dict[str, float]:
         found["E"] = tokens * heads * found["head_dim"]
         found["C"] = tokens * found["head_dim"]
     return found
-
-
-# -- formulas ------------------------------------------------------------------------------
-
-_OPERATORS: dict[type[ast.AST], Callable[[float, float], float]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
-    ast.Div: lambda a, b: a / b, ast.Pow: lambda a, b: a**b,
-    ast.Lt: operator.lt, ast.Gt: operator.gt, ast.Eq: operator.eq,
-}  # fmt: skip
-
-
-def evaluate(formula: str, letters: Mapping[str, float]) -> float:
-    """Value of an arithmetic formula. Raises NameError naming an unknown letter, ValueError."""
-    return float(_value(ast.parse(formula, mode="eval").body, letters))
-
-
-def _value(node: ast.expr, letters: Mapping[str, float]) -> float:
-    if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
-        return float(node.value)
-    if isinstance(node, ast.Name):
-        if node.id not in letters:
-            raise NameError(node.id)
-        return letters[node.id]
-    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
-        return _OPERATORS[type(node.op)](_value(node.left, letters), _value(node.right, letters))
-    if isinstance(node, ast.Compare) and type(node.ops[0]) in _OPERATORS:
-        return float(
-            _OPERATORS[type(node.ops[0])](
-                _value(node.left, letters), _value(node.comparators[0], letters)
-            )
-        )
-    if isinstance(node, ast.IfExp):
-        chosen = node.body if _value(node.test, letters) else node.orelse
-        return _value(chosen, letters)
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "ceil":
-        return math.ceil(_value(node.args[0], letters))
-    raise ValueError(f"{ast.unparse(node)} is no arithmetic")
 
 
 def _families(path: Path) -> dict[str, Family]:
