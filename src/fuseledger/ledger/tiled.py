@@ -250,8 +250,9 @@ class TiledLoads:
         reads = self._nest.external[name]
         axes = {access.index[dim].axis for _, access in reads}
         (axis,) = axes if len(axes) == 1 else (None,)
-        bounded = axis is None or any((i, axis) in self._bounds for i, _ in reads)
-        if bounded or self._nest.sizes[axis] > self._nest.graph.tensors[name].axes[dim].size:
+        if axis is None or any((i, axis) in self._bounds for i, _ in reads):
+            return None
+        if self._nest.sizes[axis] > self._nest.graph.tensors[name].axes[dim].size:
             return None  # a part of a concatenation ends before its axis does
         return axis
 
