@@ -183,6 +183,21 @@ def test_parts_side_by_side_keep_their_own_tiles() -> None:
     assert found.traffic.is_equal, found.traffic
 
 
+def test_axes_of_one_dimension_shrink_together() -> None:
+    """Keys and queries made of one tensor keep one length, and a residual that another kernel
+    wrote under other names shrinks with what reads it."""
+    plan = planned("x = x[64,256]; h = x @ w[256,256]; softmax(h @ transpose(h)) @ h")
+    for ledger in plan.kernels:
+        small, _ = shrink(plan.graph, ledger.kernel)
+        for op in small.ops:
+            for access in (*op.reads, *op.writes):
+                for index, axis in zip(
+                    access.index, small.tensors[access.tensor].axes, strict=True
+                ):
+                    assert index.axis is None or op.sizes[index.axis] == axis.size
+                    assert axis.size < 256
+
+
 def test_seams_move_with_the_sizes() -> None:
     """A concatenation of 300, 20 and 1 columns keeps three parts on small shapes."""
     plan = planned("concat(x[40,300], y[40,20], z[40,1], axis=1)")

@@ -252,9 +252,9 @@ class TiledLoads:
         (axis,) = axes if len(axes) == 1 else (None,)
         if axis is None or any((i, axis) in self._bounds for i, _ in reads):
             return None
-        # a part of a concatenation ends before its axis does
-        is_whole = self._nest.sizes[axis] <= self._nest.graph.tensors[name].axes[dim].size
-        return axis if is_whole else None
+        if self._nest.sizes[axis] > self._nest.graph.tensors[name].axes[dim].size:
+            return None  # a part of a concatenation ends before its axis does
+        return axis
 
     def _in_block(
         self, name: str, dims: tuple[int, ...], where: Mapping[str, int], tiles: Mapping[str, int]

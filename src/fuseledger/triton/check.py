@@ -46,6 +46,8 @@ TIMEOUT_S = 120.0
 """Processor time that the interpreter may take for one kernel."""
 PATIENCE = 10.0
 """Times as much that may pass on a busy machine before the interpreter counts as hung."""
+TRUE_SHARE = 0.9
+"""Of random truth values: masks that leave something of most rows."""
 LARGEST_INTEGER = 100
 """Random integers that nothing is looked up by are smaller."""
 SAFETY = 8.0
@@ -238,7 +240,7 @@ def _random(graph: Graph, tensor: Tensor, rng: Any) -> Any:
     shape = tensor.shape
     if not is_float(tensor.dtype):
         if tensor.dtype == "bool":
-            return rng.integers(0, 2, shape).astype(bool)
+            return rng.random(shape) < TRUE_SHARE
         rows = _rows_looked_up(graph, tensor)
         if rows is not None and tensor.elements <= rows:  # each once
             return rng.permutation(rows)[: tensor.elements].reshape(shape).astype(np.int64)

@@ -127,8 +127,9 @@ def _first_sizes(graph: Graph, schedule: dict[str, AxisSchedule]) -> dict[str, i
 
 def _agree(graph: Graph, sizes: dict[str, int]) -> None:
     """One size, the largest, for axes that walk the same dimension of a tensor from end to end."""
+    walked = {axis.name: axis.size for op in graph.ops for axis in op.axes}
     before = {axis.name: axis.size for tensor in graph.tensors.values() for axis in tensor.axes}
-    before |= {axis.name: axis.size for op in graph.ops for axis in op.axes}
+    before |= walked
     same: dict[str, set[str]] = {name: {name} for name in before}
     for op in graph.ops:
         for access in (*op.reads, *op.writes):
@@ -137,7 +138,8 @@ def _agree(graph: Graph, sizes: dict[str, int]) -> None:
                     joined = same[index.axis] | same[axis.name]
                     same |= dict.fromkeys(joined, joined)
     for name, others in same.items():
-        sizes[name] = max(sizes[each] for each in others if each in sizes)
+        if not walked.keys().isdisjoint(others):
+            sizes[name] = max(sizes[each] for each in others if each in walked)
 
 
 def _inner_products(graph: Graph) -> list[Op]:
