@@ -8,11 +8,11 @@ clock is fitted on none of these times, so every error is out of sample.
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-from fuseledger.clock.library import FITS
 from fuseledger.errors import InputError
 from fuseledger.graph.graph import Graph
 from fuseledger.graph.op import Op
@@ -56,7 +56,7 @@ class ErrorBars(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 @cache
 def load_error_bars() -> ErrorBars:
     """The shipped table. Raises InputError naming the file where it cannot be read."""
-    path = FITS / "plan_errors.json"
+    path = Path(__file__).parent / "fits" / "plan_errors.json"
     try:
         return msgspec.json.decode(path.read_bytes(), type=ErrorBars)
     except OSError as error:

@@ -8,8 +8,10 @@ the capacity to none at `EMPTY` of it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from fuseledger.clock.library_kernel import LibraryKernel
+if TYPE_CHECKING:
+    from fuseledger.clock.library_kernel import LibraryKernel
 
 FULL, EMPTY = 0.5, 1.1
 """Shares of L2: hashing and the two partitions of Ampere's and Hopper's L2 leave about half of it

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any, cast
+
+from msgspec import Struct
 
 from fuseledger.errors import SourceError
 
@@ -36,8 +36,7 @@ class Mistake(Exception):
         self.at = at
 
 
-@dataclass(frozen=True, slots=True)
-class Number:
+class Number(Struct, frozen=True):
     """A literal; whole numbers stay integers."""
 
     at: int
@@ -45,8 +44,7 @@ class Number:
     depth: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(Struct, frozen=True):
     """A quoted string (an einsum's equation)."""
 
     at: int
@@ -54,8 +52,7 @@ class Text:
     depth: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Name:
+class Name(Struct, frozen=True):
     """A bare word: a tensor, a result, a size, a stage, or an option such as `true`."""
 
     at: int
@@ -63,8 +60,7 @@ class Name:
     depth: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(Struct, frozen=True):
     """Several values in brackets or parentheses: `[0, 1]`, `(0, 1)`."""
 
     at: int
@@ -72,8 +68,7 @@ class Group:
     depth: int
 
 
-@dataclass(frozen=True, slots=True)
-class Declaration:
+class Declaration(Struct, frozen=True):
     """`weight w[4096, 4096] bf16`: role and dtype are optional."""
 
     at: int
@@ -84,8 +79,7 @@ class Declaration:
     depth: int
 
 
-@dataclass(frozen=True, slots=True)
-class Argument:
+class Argument(Struct, frozen=True):
     """`value` or `keyword=value`."""
 
     keyword: Name | None
@@ -97,8 +91,7 @@ class Argument:
         return self.value.depth
 
 
-@dataclass(frozen=True, slots=True)
-class Invocation:
+class Invocation(Struct, frozen=True):
     """`function(arguments)`."""
 
     at: int
@@ -107,8 +100,7 @@ class Invocation:
     depth: int
 
 
-@dataclass(frozen=True, slots=True)
-class Negation:
+class Negation(Struct, frozen=True):
     """Unary minus."""
 
     at: int
@@ -116,8 +108,7 @@ class Negation:
     depth: int
 
 
-@dataclass(frozen=True, slots=True)
-class Chain:
+class Chain(Struct, frozen=True):
     """Operators of one precedence, left to right: each with the place of its sign."""
 
     at: int
@@ -129,8 +120,7 @@ class Chain:
 Node = Number | Text | Name | Group | Declaration | Invocation | Negation | Chain
 
 
-@dataclass(frozen=True, slots=True)
-class Statement:
+class Statement(Struct, frozen=True):
     """`targets = values`, or values alone."""
 
     targets: tuple[Name, ...]
@@ -208,10 +198,9 @@ def _flatten(text: str) -> str:
 
 @cache
 def _parser() -> Any:
-    from lark import Lark
+    from fuseledger.frontends.expression_tables import parser
 
-    grammar = Path(__file__).with_name("expression.lark").read_text(encoding="utf-8")
-    return Lark(grammar, parser="lalr", transformer=_Builder())
+    return parser(_Builder())
 
 
 def _number(text: str) -> float:
