@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import combinations, product
+from itertools import product
 from math import prod
 from typing import NamedTuple
 
@@ -26,6 +26,8 @@ POSITIONS_MAX = 1 << 12
 """Blocks along one window beyond which edges are no longer looked at one by one."""
 POINTS_MAX = 1 << 12
 """Coordinates of one read in one block beyond which their number counts, not which they are."""
+FEW_POINTS = 64
+"""Coordinates of one read in one block up to which plain loops are quicker than arrays."""
 BOXES_MAX = 8
 """Reads of one tensor by different maps beyond which the largest stands for their union."""
 
@@ -417,10 +419,25 @@ def coordinates(
         low, high = _span(terms, offset)
         first, last = max(0, -(-low // divisor)), min(size - 1, high // divisor)
         return range(first, min(last + 1, first + count))
-    sums = {offset}
+    if count > FEW_POINTS:
+        return _many_coordinates(terms, offset, divisor, size)
+    sums = [offset]
     for points, stride in terms:
-        sums = {value + stride * point for value in sums for point in points}
-    return frozenset(v // divisor for v in sums if v % divisor == 0 and 0 <= v // divisor < size)
+        sums = [value + stride * point for value in sums for point in points]
+    return frozenset([v // divisor for v in sums if v % divisor == 0 and 0 <= v // divisor < size])
+
+
+def _many_coordinates(
+    terms: tuple[tuple[Points, int], ...], offset: int, divisor: int, size: int
+) -> frozenset[int]:
+    import numpy as np  # slow to import, and few kernels walk so many points
+
+    sums = np.array([offset])
+    for points, stride in terms:
+        steps = stride * np.fromiter(points, np.int64, len(points))
+        sums = np.add.outer(sums, steps).ravel()
+    whole = sums[sums % divisor == 0] // divisor
+    return frozenset(whole[(whole >= 0) & (whole < size)].tolist())
 
 
 def _span(terms: tuple[tuple[Points, int], ...], offset: int) -> tuple[int, int]:
@@ -436,11 +453,28 @@ def _union(boxes: tuple[tuple[Points, ...], ...]) -> int:
         return prod(map(len, boxes[0]))
     if len(boxes) > BOXES_MAX:
         return max(prod(map(len, box)) for box in boxes)
-    total = 0
-    for count in range(1, len(boxes) + 1):
-        for members in combinations(boxes, count):
-            sides = (
-                frozenset(first).intersection(*rest) for first, *rest in zip(*members, strict=True)
-            )
-            total += prod(map(len, sides)) if count % 2 else -prod(map(len, sides))
+    first = [(k, tuple(map(frozenset, box))) for k, box in enumerate(boxes)]
+    meeting, total, sign = first, 0, 1
+    while meeting:
+        total += sign * sum(prod(map(len, box)) for _, box in meeting)
+        sign = -sign
+        meeting = [
+            (j, shared)
+            for k, box in meeting
+            for j, other in first[k + 1 :]
+            if (shared := _shared(box, other)) is not None
+        ]
     return total
+
+
+def _shared(
+    one: tuple[frozenset[int], ...], other: tuple[frozenset[int], ...]
+) -> tuple[frozenset[int], ...] | None:
+    """What two boxes share, or None where they do not meet."""
+    found: list[frozenset[int]] = []
+    for a, b in zip(one, other, strict=True):
+        side = a & b
+        if not side:
+            return None
+        found.append(side)
+    return tuple(found)

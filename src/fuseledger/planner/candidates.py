@@ -142,11 +142,13 @@ def enumerate_candidates(
     grouped = [mask for mask in units(graph) if not mask & ~seen_once]
     if time.monotonic() < deadline and (len(grouped) < seen_once.bit_count() or not whole):
         growth.run(grouped, barriers, stop=False)
-    found = _shifted(growth.found, firsts)
+    found = growth.found
     if growth.cut_short:
-        _, merged = merge_pairs(graph, growth.near, cost, max_ops=limits.max_ops, deadline=deadline)
-        found = merged | found
-    return Candidates(found, growth.cut_short)
+        _, merged = merge_pairs(
+            graph, growth.near, cost, max_ops=limits.max_ops, among=seen_once, deadline=deadline
+        )
+        found = {mask: price for mask, price in merged.items() if mask & seen_once} | found
+    return Candidates(_shifted(found, firsts), growth.cut_short)
 
 
 class _Growth:

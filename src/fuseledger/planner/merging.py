@@ -23,13 +23,16 @@ def merge_pairs(
     cost: Callable[[tuple[int, ...]], float | None],
     *,
     max_ops: int,
+    among: int | None = None,
     deadline: float = math.inf,
 ) -> tuple[list[int], dict[int, float]]:
     """(masks of the last kernels, cost of every kernel on the way).
 
-    The pair of neighbours that saves most becomes one kernel, until none saves anything.
+    The pair of neighbours that saves most becomes one kernel, until none saves anything. `among` is
+    a mask of the ops that may be merged: all of them where it is None.
     """
     reach = Reach.of(graph)
+    merging = (1 << len(graph.ops)) - 1 if among is None else among
     home = {i: 1 << i for i in range(len(graph.ops))}
     now = {1 << i: cost((i,)) or 0.0 for i in home}
     ever = dict(now)
@@ -50,10 +53,12 @@ def merge_pairs(
         around = 0
         for i in bits(mask):
             around |= near[i]
-        others = dict.fromkeys(home[i] for i in bits(around & ~mask))
+        others = dict.fromkeys(home[i] for i in bits(around & merging & ~mask))
         return [(min(mask, other), max(mask, other)) for other in others]
 
-    gains: dict[Pair, float] = {pair: 0.0 for mask in now for pair in pairs_of(mask)}
+    gains: dict[Pair, float] = {
+        pair: 0.0 for mask in now if mask & merging for pair in pairs_of(mask)
+    }
     for a, b in gains:
         gains[a, b] = gain(a | b, now[a] + now[b])
     while gains and time.monotonic() < deadline:
