@@ -105,3 +105,14 @@ def test_sets_that_cost_far_more_than_their_parts_are_grown_no_further() -> None
 
     pair = {3, next(iter(bits(neighbours(graph)[3])))}
     assert len(larger_sets(pair)) < 0.6 * len(larger_sets({-1}))
+
+
+def test_layers_with_causal_masks_are_alike() -> None:
+    """A mask's body names the axes it compares: other names are no other structure."""
+    b = GraphBuilder("masks")
+    for layer in range(2):
+        q, k = (b.input(f"{name}{layer}", (4, 64, 32), "fp16") for name in "qk")
+        b.output(compose.attention(b, q, k, k, causal=True), f"y{layer}")
+    graph = b.finish()
+    half = len(graph.ops) // 2
+    assert signature(graph, range(half)) == signature(graph, range(half, 2 * half))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from fuseledger.graph.axis import Index
 from fuseledger.graph.op import Access, Op
+from fuseledger.graph.scalar import Coord, Read, rename
 
 if TYPE_CHECKING:
     from fuseledger.graph.graph import Graph
@@ -101,6 +102,9 @@ def _shape(graph: Graph, op: Op) -> tuple[object, dict[str, int], dict[str, int]
     def axis(name: str) -> int:
         return axes.setdefault(name, len(axes))
 
+    def numbered(name: str) -> Coord:
+        return Coord(str(axis(name)))
+
     def access(a: Access) -> tuple[object, ...]:
         tensor = graph.tensors[a.tensor]
         starts.append((a.tensor, start_of(graph, op, a)))
@@ -131,7 +135,7 @@ def _shape(graph: Graph, op: Op) -> tuple[object, dict[str, int], dict[str, int]
         op.special_ops,
         op.is_contraction,
         # bodies say which epilogues a library has, and whether a softmax can be walked online
-        op.body,
+        None if op.body is None else rename(op.body, slots=Read, axes=numbered),
         tuple(sorted(op.attributes.items())) if op.kind == "declared" else (),
     )
     return shape, axes, tensors, starts
