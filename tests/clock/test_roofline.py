@@ -144,6 +144,14 @@ def test_spills_are_priced_by_bytes_and_threads():
     assert time.spill_us == pytest.approx(2.56)
 
 
+def test_work_of_several_dtypes_shares_the_lanes():
+    """10 MFLOP of fp32 and 10 of fp16 on lanes of 10 TFLOPS take 2 µs, one after the other."""
+    device = machine(peak_tflops=Peaks(fma_fp32=figure(10.0), fma_fp16=figure(10.0)))
+    time = Roofline(device).time(price(flops={"lanes:fp32": 1e7, "lanes:fp16": 1e7}))
+    assert dict(time.terms)["lanes"] == pytest.approx(2.0)
+    assert [name for name, _ in time.terms].count("lanes") == 1
+
+
 def test_unknown_figures_leave_their_terms_out():
     """Without SMs there is no latency and no limit on what a block draws."""
     device = machine(sm_count=None, dram_bytes_per_clock_per_sm=None, block_latency_us=None)

@@ -97,7 +97,7 @@ class Roofline:
         terms = [("dram", dram_bytes / self._drawn_gbs(min(blocks, sms)) / 1e3)]
         if price.staged_bytes and rates.latency_us:
             terms.append(("pipeline", self._pipeline_us(price, waves)))
-        matrix_us, on_lanes = 0.0, False
+        matrix_us, lanes_us, on_lanes = 0.0, 0.0, False
         for pipe, flops in price.flops.items():
             unit, flops_per_s = self._pipe(pipe)
             us = flops / flops_per_s * 1e6 / fill
@@ -105,7 +105,9 @@ class Roofline:
                 matrix_us += us
                 on_lanes = on_lanes or pipe in self._lane_products
             else:
-                terms.append((unit, us))
+                lanes_us += us
+        if lanes_us:
+            terms.append(("lanes", lanes_us))
         if rates.special_ops_per_s is not None and price.special_ops:
             terms.append(("special", price.special_ops / rates.special_ops_per_s * 1e6 / fill))
         realised = self._realised(price, matrix_us, on_lanes, max([us for _, us in terms]))

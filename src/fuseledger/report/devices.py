@@ -18,7 +18,7 @@ DEVICE_SCHEMA = "fuseledger/device@1"
 
 _COLUMNS = (
     Column("name", style="bold"), Column("arch"), Column("SMs", "right"),
-    Column("GHz", "right"), Column("fp16 TFLOP/s", "right"), Column("fp32", "right"),
+    Column("GHz", "right"), Column("fp16", "right"), Column("fp32", "right"),
     Column("DRAM GB/s", "right"), Column("measured", "right"), Column("L2 MB", "right"),
     Column("shared KB", "right"), Column("launch", "right"),
 )  # fmt: skip
@@ -32,7 +32,7 @@ def devices_table(page: Page, devices: Sequence[Device]) -> None:
     page.table(_COLUMNS, [Row(_cells(device)) for device in devices])
     page.blank()
     page.line(
-        "dense peaks; shared memory of one block; µs of a queued launch; "
+        "dense peaks in TFLOP/s; shared memory of one block; µs of a queued launch; "
         "`fuseledger devices show NAME` gives every figure with its source",
         "dim",
     )
