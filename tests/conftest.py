@@ -11,6 +11,8 @@ from hypothesis import HealthCheck, settings
 # a busy machine is no failure: examples may be slow to draw and slow to run
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+# nor is the width of the terminal that tests are run from
+os.environ["COLUMNS"] = "100"
 
 
 @pytest.fixture(scope="session")
