@@ -12,7 +12,7 @@ from fuseledger.ledger.compiled import Figures, with_compiled
 from fuseledger.ledger.declared import declared_accounts
 from fuseledger.ledger.kernel import Kernel
 from fuseledger.ledger.nest import Nest
-from fuseledger.ledger.price import SECTOR_BYTES, WARP_THREADS, Price, external_bytes, is_small
+from fuseledger.ledger.price import WARP_THREADS, Price, external_bytes, is_small
 
 if TYPE_CHECKING:
     from fuseledger.clock.time import Time
@@ -121,10 +121,9 @@ def label_of(graph: Graph, positions: tuple[int, ...]) -> str:
 
 
 def _traffic(graph: Graph, nest: Nest, price: Price, device: Device) -> Account:
-    sector = device.sector_bytes or SECTOR_BYTES
     reads = [
         f"{name} {format_bytes(count)}"
-        for name, count in external_bytes(nest, sector).items()
+        for name, count in external_bytes(nest, device).items()
         if count
     ]
     writes = [f"{name} {format_bytes(graph.tensors[name].bytes)}" for name in nest.outputs]

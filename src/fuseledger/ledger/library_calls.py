@@ -147,10 +147,7 @@ def _attention(nest: Nest, library: str, steps: list[str], products: list[int]) 
     rows = tuple(name for name in left if name not in right)
     dtype = nest.graph.tensors[nest.ops[products[0]].reads[0].tensor].dtype
     call, reason = LibraryCall(library, "attention"), ""
-    if (
-        len(products) != 2
-        or [s for s in steps if s not in ("alpha", "mask", "identity")] != _SOFTMAX
-    ):
+    if len(products) != 2 or [step for step in steps if step not in _INSIDE] != _SOFTMAX:
         call, reason = None, f"{library}'s attention is QKᵀ, scale, mask, softmax, V"
     elif dtype not in HALF:
         call, reason = None, f"{library} has no attention in {dtype}"

@@ -114,7 +114,12 @@ def is_short(price: Price, device: Device) -> bool:
     return sms is not None and price.blocks < sms and not is_small(price.dram_bytes, device)
 
 
-def external_bytes(nest: Nest, sector_bytes: int = SECTOR_BYTES) -> dict[str, int]:
+def sector_of(device: Device) -> int:
+    """Bytes of the device's DRAM sector."""
+    return device.sector_bytes or SECTOR_BYTES
+
+
+def external_bytes(nest: Nest, device: Device) -> dict[str, int]:
     """Bytes of each external tensor that the nest touches: what is walked once, and what is looked
     up by value beside it, in whole sectors."""
     found: dict[str, int] = {}
@@ -123,7 +128,7 @@ def external_bytes(nest: Nest, sector_bytes: int = SECTOR_BYTES) -> dict[str, in
         walked = looked_up = 0
         for i, access in reads:
             if access.is_lookup:
-                looked_up += _looked_up_bytes(tensor, access, nest.ops[i], sector_bytes)
+                looked_up += _looked_up_bytes(tensor, access, nest.ops[i], sector_of(device))
             else:
                 walked += touched_elements(tensor, access, nest.ops[i])
         found[name] = dtype_bytes(tensor.dtype, min(walked, tensor.elements))

@@ -17,7 +17,7 @@ from fuseledger.ledger.compiled import Known
 from fuseledger.ledger.footprint import ACCUMULATOR_BYTES, LOOP_POINTS, Footprint
 from fuseledger.ledger.library_calls import library_calls
 from fuseledger.ledger.nest import Edge, Nest, cone, rewalked
-from fuseledger.ledger.price import SECTOR_BYTES, Price, external_bytes
+from fuseledger.ledger.price import Price, external_bytes
 from fuseledger.ledger.tiled import Bound, Grouped, TiledLoads
 
 FOLD_SHARE = 0.1
@@ -35,7 +35,7 @@ class Pricer:
         self.nest = nest
         self.device = device
         self.tensors = nest.graph.tensors
-        self.read_once = external_bytes(nest, device.sector_bytes or SECTOR_BYTES)
+        self.read_once = external_bytes(nest, device)
         self.read_bytes = sum(self.read_once.values())
         self.write_bytes = sum(self.tensors[name].bytes for name in nest.outputs)
         self.calls = library_calls(nest, device.vendor)

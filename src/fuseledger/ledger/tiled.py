@@ -152,16 +152,18 @@ class TiledLoads:
         (i, access), *others = reads
         if others:
             return None
-        dims = self._nest.graph.tensors[access.tensor].axes
-        axes = [index.axis for index in access.index]
-        found = frozenset(
-            axis
-            for axis, dim in zip(axes, dims, strict=True)
-            if axis is not None
-            and (i, axis) not in self._bounds
-            and self._nest.sizes[axis] <= dim.size
-        )
+        axes = [self._plain_axis(i, access, dim) for dim in range(len(access.index))]
+        found = frozenset(axis for axis in axes if axis is not None)
         return found if len(found) == len(axes) else None
+
+    def _plain_axis(self, i: int, access: Access, dim: int) -> str | None:
+        """The axis by which op `i` walks a dimension, where blocks share nothing along it: none
+        of a halo, nor of a part of a concatenation, which ends before its axis does."""
+        axis = access.index[dim].axis
+        if axis is None or (i, axis) in self._bounds:
+            return None
+        size = self._nest.graph.tensors[access.tensor].axes[dim].size
+        return axis if self._nest.sizes[axis] <= size else None
 
     def _dims(
         self, name: str, reads: list[tuple[int, Access]]
@@ -249,14 +251,8 @@ class TiledLoads:
         dim, *others = dims
         if others:
             return None
-        reads = self._nest.external[name]
-        axes = {access.index[dim].axis for _, access in reads}
-        (axis,) = axes if len(axes) == 1 else (None,)
-        if axis is None or any((i, axis) in self._bounds for i, _ in reads):
-            return None
-        if self._nest.sizes[axis] > self._nest.graph.tensors[name].axes[dim].size:
-            return None  # a part of a concatenation ends before its axis does
-        return axis
+        axes = {self._plain_axis(i, access, dim) for i, access in self._nest.external[name]}
+        return axes.pop() if len(axes) == 1 else None
 
     def _in_block(
         self, name: str, dims: tuple[int, ...], where: Mapping[str, int], tiles: Mapping[str, int]

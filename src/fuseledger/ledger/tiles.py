@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from fuseledger.ledger.nest import Nest
-from fuseledger.ledger.price import SECTOR_BYTES
+from fuseledger.ledger.price import sector_of
 from fuseledger.ledger.pricer import Pricer
 
 MATRIX_TILE = (16, 8)
@@ -60,7 +60,7 @@ class TileLimits:
 def _contiguous(pricer: Pricer) -> dict[str, int]:
     """Open axis → least tile that fills a sector of every tensor it is contiguous in."""
     nest = pricer.nest
-    sector = pricer.device.sector_bytes or SECTOR_BYTES
+    sector = sector_of(pricer.device)
     reads = [access for accesses in nest.external.values() for _, access in accesses]
     writes = [w for op in nest.ops.values() for w in op.writes if w.tensor in nest.outputs]
     matters = SECTOR_SHARE * (pricer.read_bytes + pricer.write_bytes)

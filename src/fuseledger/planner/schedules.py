@@ -22,7 +22,7 @@ from fuseledger.ledger.footprint import LOOP_POINTS
 from fuseledger.ledger.kernel import AxisSchedule, Kernel, Schedule
 from fuseledger.ledger.nest import Nest, analyse
 from fuseledger.ledger.online import online_variant
-from fuseledger.ledger.price import SECTOR_BYTES, Price, is_short
+from fuseledger.ledger.price import Price, is_short
 from fuseledger.ledger.pricer import Pricer
 from fuseledger.ledger.tiles import TileLimits
 from fuseledger.planner.descent import Descent, Key
@@ -232,7 +232,7 @@ class ScheduleSearch:
         parts = components(nest)
         if len(parts) > 1:
             prices = [self._part_price(part) for part in parts]
-            merged = merge(nest, parts, prices, self.device.sector_bytes or SECTOR_BYTES)
+            merged = merge(nest, parts, prices, self.device)
             known = self.evidence.get((signature(nest.graph, nest.members), False), {})
             found = known.get(schedule_key(merged, merged.warps))
             if found is not None:

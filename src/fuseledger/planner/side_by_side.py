@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from fuseledger.devices import Device
 from fuseledger.graph.graph import Graph
 from fuseledger.ledger.kernel import Kernel
 from fuseledger.ledger.library_calls import Calls, Core
 from fuseledger.ledger.nest import Nest, analyse
-from fuseledger.ledger.price import SECTOR_BYTES, Price, external_bytes
+from fuseledger.ledger.price import Price, external_bytes
 
 
 def components(nest: Nest) -> list[tuple[int, ...]]:
@@ -61,11 +62,9 @@ def _cone(sinks: list[int], before: dict[int, list[int]]) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def merge(
-    nest: Nest, parts: list[tuple[int, ...]], prices: list[Price], sector_bytes: int = SECTOR_BYTES
-) -> Price:
+def merge(nest: Nest, parts: list[tuple[int, ...]], prices: list[Price], device: Device) -> Price:
     """Prices of components side by side: shared inputs are read once."""
-    together = sum(external_bytes(nest, sector_bytes).values())
+    together = sum(external_bytes(nest, device).values())
     shared = sum(p.read_bytes for p in prices) - together
     again = sum(nest.ops[i].flops + nest.ops[i].special_ops for part in parts for i in part)
     again -= sum(op.flops + op.special_ops for op in nest.ops.values())
