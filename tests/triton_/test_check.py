@@ -3,16 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from planned import (
-    ATTENTION,
-    CAST_ATTENTION,
-    CHAIN,
-    CONV,
-    LAYER_NORM,
-    RMS_NORM_GEMM,
-    SOFTMAX,
-    planned,
-)
+from planned import CHAIN, CONV, FAMILIES, planned
 
 from fuseledger.devices import load as load_device
 from fuseledger.frontends.source import load
@@ -41,7 +32,6 @@ CHAIN_OF_THREE = (
     load("relu(gelu(tanh(x[64,64])))", dtype="fp16", dims={}),
     load_device("h100-sxm"),
 )
-PLANS = [CHAIN, SOFTMAX, LAYER_NORM, RMS_NORM_GEMM, ATTENTION, CAST_ATTENTION, CONV]
 STRUCTURES = [
     "x[64,100] * y[100] + z[64,1] | tanh",
     "max(x[300,70], axis=0)",
@@ -74,7 +64,7 @@ STRUCTURES = [
 def test_planned_kernels_compute_what_the_graph_means() -> None:
     """Interpreted on small shapes, every kernel of seven plans is within its rounding bound of
     float64, and loads and stores the bytes that the traffic account says."""
-    for source, found in _all_checked(PLANS, "fp16").items():
+    for source, found in _all_checked(FAMILIES, "fp16").items():
         assert {each.outcome for each in found} == {"pass"}, (source, found)
         assert all(each.traffic is not None and each.traffic.is_equal for each in found), source
 

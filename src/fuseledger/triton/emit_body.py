@@ -17,6 +17,7 @@ from fuseledger.graph.op import Access, Op
 from fuseledger.graph.scalar import Read
 from fuseledger.graph.tensor import Tensor, is_float
 from fuseledger.ledger.nest import Nest
+from fuseledger.ledger.registers import WHOLE_DEPTH
 from fuseledger.triton.emit_expression import expression
 from fuseledger.triton.emit_fold import fold
 from fuseledger.triton.emit_moved import moved_result
@@ -77,7 +78,7 @@ class Writer:
     """Points of such a step, whatever their bytes."""
     block_elements: int = 1024
     """Elements of a tile that a walk makes in a kernel without matrix products."""
-    whole_depth: int = 128
+    whole_depth: int = WHOLE_DEPTH
     """Up to so many reduced points a matrix product inside a loop takes at once."""
     whole: frozenset[str] = frozenset()
     """Axes held whole in the block."""
