@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "src" / "fuseledger"
 
 RANKS = {
     "errors": 0, "__init__": 0,
-    "graph": 1,
+    "graph": 1, "stored": 1,
     "frontends": 2, "devices": 2,
     "rewrite": 3,
     "ledger": 4,

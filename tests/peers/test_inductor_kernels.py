@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from fuseledger.clock.library_kernel import LibraryKernel, Stream
 from fuseledger.peers.eager import EagerPlan
 from fuseledger.peers.inductor_kernels import inductor_kernels
 from fuseledger.peers.kept import kept_plan
 from fuseledger.peers.peer import CHANNELS_LAST, PeerKernel, PeerPlan
+
+diskcache: Any = pytest.importorskip("diskcache", reason="the triton extra")
 
 CONV = LibraryKernel(
     name="cudnn convolution", op="conv", kind="conv", reads=(Stream("x", 4), Stream("w", 4)),
@@ -97,3 +102,15 @@ def test_a_late_answer_is_not_kept(tmp_path: Path) -> None:
     assert kept_plan(tmp_path, "torch", "graph", lambda: late) == late
     planned = plan()
     assert kept_plan(tmp_path, "torch", "graph", lambda: planned) == planned
+
+
+def test_a_kept_plan_that_cannot_be_read_is_asked_for_again(tmp_path: Path) -> None:
+    """Garbage in the store is dropped, and the new answer is kept."""
+    answer = plan(PeerKernel(name="k", kind="triton", reads={"a": 4}, writes={"b": 4}))
+    kept_plan(tmp_path, "torch", "graph", lambda: answer)
+    with diskcache.Cache(str(tmp_path)) as store:
+        (key,) = store
+        store[key] = b"{"
+    other = plan()
+    assert kept_plan(tmp_path, "torch", "graph", lambda: other) == other
+    assert kept_plan(tmp_path, "torch", "graph", lambda: answer) == other

@@ -136,7 +136,7 @@ def with_registers(plan: PeerPlan, device: Device) -> PeerPlan:
     Raises MissingExtra where Triton is not installed.
     """
     from fuseledger.peers.peer import Resources
-    from fuseledger.triton.compile import cache_folder, compile_kernels, target_of
+    from fuseledger.triton.compile import compile_kernels, compiled_folder, target_of
     from fuseledger.triton.emit import EmittedKernel
 
     generated = {
@@ -149,7 +149,7 @@ def with_registers(plan: PeerPlan, device: Device) -> PeerPlan:
         for number, kernel in enumerate(plan.kernels)
         if kernel.launch is not None
     }  # fmt: skip
-    results = compile_kernels(list(generated.values()), target_of(device), cache=cache_folder())
+    results = compile_kernels(list(generated.values()), target_of(device), cache=compiled_folder())
     found = dict(zip(generated, results, strict=True))
     failed = [f"{each.name} did not compile: {each.failed}" for each in results if each.failed]
     kernels = tuple(

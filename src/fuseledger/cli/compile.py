@@ -34,7 +34,12 @@ def command(
     from fuseledger.cli.progress import Progress
     from fuseledger.cli.terminal import page
     from fuseledger.report.compiled import compiled_json, compiled_text
-    from fuseledger.triton.compile import cache_folder, compile_kernels, compiler_version, target_of
+    from fuseledger.triton.compile import (
+        compile_kernels,
+        compiled_folder,
+        compiler_version,
+        target_of,
+    )
     from fuseledger.triton.emit import EmitOptions
     from fuseledger.triton.package import emit_plan
 
@@ -55,7 +60,7 @@ def command(
         progress.step(f"compiling {len(kernels)} kernels")
         compiled = compile_kernels(
             kernels, target, processes=processes, timeout_s=timeout,
-            cache=None if no_cache else cache_folder(), mix=True, done=tick,
+            cache=None if no_cache else compiled_folder(), mix=True, done=tick,
         )  # fmt: skip
     found = {each.name: each for each in compiled}
     if format_ == "json":

@@ -32,7 +32,12 @@ def plan_with_compiler(
 ) -> tuple[Planned, EvidencePart]:  # fmt: skip
     """A plan whose kernels were compiled for the device, which need not be there."""
     from fuseledger.report.document import EvidencePart
-    from fuseledger.triton.compile import cache_folder, compile_kernels, compiler_version, target_of
+    from fuseledger.triton.compile import (
+        compile_kernels,
+        compiled_folder,
+        compiler_version,
+        target_of,
+    )
     from fuseledger.triton.replan import plan_compiled
 
     version = compiler_version()
@@ -46,7 +51,7 @@ def plan_with_compiler(
             finished += 1
             progress.step(f"compiled {finished} of {len(kernels)} kernels")
 
-        return compile_kernels(kernels, target, cache=cache_folder(), done=tick)
+        return compile_kernels(kernels, target, cache=compiled_folder(), done=tick)
 
     found = plan_compiled(graph, device, options, compile_, groups=groups, step=progress.step)
     return found.planned, EvidencePart(

@@ -17,6 +17,7 @@ from functools import cache
 from typing import Any
 
 from fuseledger.errors import ShapeError, SourceError
+from fuseledger.frontends.names import is_text
 from fuseledger.graph.broadcast import broadcast_shapes
 from fuseledger.graph.builder import GraphBuilder
 from fuseledger.graph.graph import Graph
@@ -421,7 +422,7 @@ def lower(source: AtenGraph, *, composites: bool = True) -> Graph:
 
     if not source.outputs:
         raise SourceError(f"{source.source}: returns no tensor, so that nothing is left to plan")
-    if not all(map(_is_text, _names(source))):
+    if not all(map(is_text, _names(source))):
         raise SourceError(f"{source.source}: damaged: a name in it is no Unicode text")
     for value in _values(source):
         if too_large(value.shape):
@@ -447,11 +448,6 @@ def _names(source: AtenGraph) -> Iterator[str]:
     yield from (value.name for value in _values(source))
     for node in source.nodes:
         yield from (node.name, node.op)
-
-
-def _is_text(name: str) -> bool:
-    """Whether a name can be written as UTF-8: JSON and file names may hold halves of characters."""
-    return not any("\ud800" <= c <= "\udfff" for c in name)
 
 
 def is_in_place(packet: str) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from fuseledger.errors import SourceError
+from fuseledger.frontends.names import is_text
 from fuseledger.graph.graph import Graph
 
 ACCEPTED = "a SOURCE is an expression, a .onnx, .pt2 or .json file, onnx:NAME, or module.py:factory"
@@ -31,7 +32,7 @@ def load(source: str, *, dtype: str = "fp16", dims: Dims | None = None) -> Graph
     of an ONNX file or an expression. Raises SourceError, naming the source, for what cannot be
     read, and MissingExtra where a reader needs a package that is not installed.
     """
-    if not source.isascii() and any("\ud800" <= c <= "\udfff" for c in source):
+    if not is_text(source):
         raise SourceError(f"{source!a}: a name that is no UTF-8 text; rename the file")
     shipped = _SHIPPED.fullmatch(source.strip())
     if shipped is not None:

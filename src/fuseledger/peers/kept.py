@@ -1,13 +1,11 @@
 """Plans that a peer gave, kept on disk by what was asked and of which release.
 
-A file a plan, in `$XDG_CACHE_HOME/fuseledger/peers`: a run that was stopped goes on where it was.
-A late answer is not kept, so the next run asks again.
+A run that was stopped goes on where it was. A late answer is not kept, so the next run asks again.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +14,9 @@ import msgspec
 
 from fuseledger.peers.peer import PeerPlan
 from fuseledger.peers.process import installed
+from fuseledger.stored import cache_folder, opened, recalled
 
+CACHE_BYTES = 512 * 2**20
 ANSWERS = {"torch": 5, "jax": 1}
 """Raised where the code that asks a compiler, or reads its answer, changes what is kept."""
 EXTRAS = {"torch": "torch", "jax": "xla"}
@@ -27,8 +27,7 @@ _SET = re.compile(r"frozenset\(\{(.*?)\}\)")
 
 def peer_folder() -> Path:
     """The user's cache folder for plans of peers."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "fuseledger" / "peers"
+    return cache_folder("peers")
 
 
 def kept_plan(
@@ -41,13 +40,12 @@ def kept_plan(
     """
     asked = _SET.sub(lambda found: str(sorted(found[1].split(", "))), repr(question))
     text = f"{ANSWERS[package]} {package} {installed(package, EXTRAS[package])}\n{asked}"
-    path = folder / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
-    if path.exists():
-        return msgspec.json.decode(path.read_bytes(), type=PeerPlan)
-    plan = ask()
-    if plan.status != "timeout":
-        folder.mkdir(parents=True, exist_ok=True)
-        part = path.with_suffix(".part")
-        part.write_bytes(msgspec.json.encode(plan))
-        part.replace(path)
-    return plan
+    key = hashlib.sha256(text.encode()).hexdigest()
+    with opened(folder, most_bytes=CACHE_BYTES) as store:
+        found = recalled(store, key, lambda kept: msgspec.json.decode(kept, type=PeerPlan))
+        if found is not None:
+            return found
+        plan = ask()
+        if plan.status != "timeout":
+            store.set(key, msgspec.json.encode(plan))
+        return plan

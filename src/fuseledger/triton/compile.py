@@ -10,16 +10,15 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from fuseledger.devices import Device
 from fuseledger.errors import DeviceError, MissingExtra
+from fuseledger.stored import cache_folder, opened, recalled
 from fuseledger.triton.compile_pool import CompilerPool
 from fuseledger.triton.emit import EmittedKernel, module_source
 
@@ -102,12 +101,12 @@ def compile_kernels(
     `mix` asks for the mix of SASS instructions too, which takes as long as compiling.
     """
     version = compiler_version()
-    with _store(cache) as store:
+    with opened(cache, most_bytes=CACHE_BYTES) as store:
 
         def one(kernel: EmittedKernel) -> Compiled:
             job = _job(kernel, target, mix)
             key = hashlib.sha256(json.dumps([FORMAT, version, job]).encode()).hexdigest()
-            found = _recall(store, key)
+            found = recalled(store, key, _recalled)
             if found is None:
                 found = _of_fields(kernel.name, pool.compile(job))
                 if store is not None and not found.failed:
@@ -125,42 +124,14 @@ def compile_kernels(
             pool.close()
 
 
-def cache_folder() -> Path:
-    """`$FUSELEDGER_CACHE`, else the user's cache folder."""
-    named = os.environ.get("FUSELEDGER_CACHE")
-    if named:
-        return Path(named)
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "fuseledger" / "compiled"
+def compiled_folder() -> Path:
+    """Where compiled figures are kept."""
+    return cache_folder("compiled")
 
 
-@contextmanager
-def _store(folder: Path | None) -> Generator[Any]:
-    if folder is None:
-        yield None
-        return
-    if find_spec("diskcache") is None:
-        raise MissingExtra("triton", "diskcache")
-    from importlib import import_module
-
-    diskcache: Any = import_module("diskcache")
-    with diskcache.Cache(str(folder), size_limit=CACHE_BYTES) as store:
-        yield store
-
-
-def _recall(store: Any, key: str) -> Compiled | None:
-    """A stored result; an entry that cannot be read is dropped."""
-    if store is None:
-        return None
-    try:
-        text = store.get(key)
-        if text is None:
-            return None
-        fields: dict[str, Any] = json.loads(text)
-        return replace(_of_fields(fields.pop("name"), fields), is_cached=True)
-    except Exception:
-        store.delete(key)
-        return None
+def _recalled(text: str) -> Compiled:
+    fields: dict[str, Any] = json.loads(text)
+    return replace(_of_fields(fields.pop("name"), fields), is_cached=True)
 
 
 def _of_fields(name: str, fields: dict[str, Any]) -> Compiled:
