@@ -8,12 +8,11 @@ clock is fitted on none of these times, so every error is out of sample.
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-from fuseledger.errors import InputError
+from fuseledger.clock.tables import FITS, read_table
 from fuseledger.graph.graph import Graph
 from fuseledger.graph.op import Op
 from fuseledger.graph.scalar import Call
@@ -56,13 +55,7 @@ class ErrorBars(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 @cache
 def load_error_bars() -> ErrorBars:
     """The shipped table. Raises InputError naming the file where it cannot be read."""
-    path = Path(__file__).parent / "fits" / "plan_errors.json"
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=ErrorBars)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
-    except msgspec.MsgspecError as error:
-        raise InputError(f"{path}: not a table of errors: {error}") from None
+    return read_table(FITS / "plan_errors.json", ErrorBars, "a table of errors")
 
 
 def bars_of(graph: Graph) -> tuple[str, str, dict[Side, ErrorBar]] | None:

@@ -16,9 +16,7 @@ import msgspec
 
 from fuseledger.clock.library_features import Setting
 from fuseledger.clock.library_kernel import LibraryKernel
-from fuseledger.errors import InputError
-
-FITS = Path(__file__).parent / "fits"
+from fuseledger.clock.tables import FITS, read_table
 
 
 class ClassError(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -80,12 +78,7 @@ class LibraryTime:
 def load_fit(name: str = "kernelbench") -> Fit:
     """A fit by name or path. Raises InputError naming the file and what is wrong with it."""
     path = Path(name) if name.endswith(".json") else FITS / f"{name}.json"
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=Fit)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
-    except msgspec.MsgspecError as error:
-        raise InputError(f"{path}: not a fit of the library clock: {error}") from None
+    return read_table(path, Fit, "a fit of the library clock")
 
 
 def sequence_class(kernels: Sequence[LibraryKernel]) -> str:
