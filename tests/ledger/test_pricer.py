@@ -208,3 +208,31 @@ def test_no_schedule_is_better_than_its_draft(m: int, n: int, walks: int):
     assert clock.time(price).total_us >= drafted[0]
     assert pricer.price_unless(reject, tiles, walks=walks) is price
     assert len(drafted) == 1
+
+
+def test_an_output_that_is_read_in_part_is_made_whole_by_each_block():
+    """Eight blocks along a third of a product's columns: no block but these makes the others."""
+
+    def build(b: GraphBuilder, x: View, w: View) -> View:
+        product = gemm(b, x, w)
+        b.output(product, "whole")
+        return b.map("relu", [b.slice(product, 1, 0, 256)])
+
+    pricer = pricer_of(build, (1024, 512), (512, 768))
+    columns = next(n for n in pricer.nest.open_axes if pricer.nest.sizes[n] == 256)
+    once = 2.0 * 1024 * 512 * 768
+    assert pricer.price({columns: 256}).flops["matrix:fp16"] == once
+    assert pricer.price({columns: 32}).flops["matrix:fp16"] == 8 * once
+
+
+def test_an_output_whose_readers_cover_it_is_made_where_they_need_it():
+    """A product that is stored, and pooled by windows that leave none of it out."""
+
+    def build(b: GraphBuilder, x: View, w: View) -> View:
+        product = gemm(b, x, w)
+        b.output(product, "whole")
+        return pool(b, b.reshape(product, [1, 1024, 768]), [Window(kernel=2, stride=2)] * 2, "max")
+
+    pricer = pricer_of(build, (1024, 512), (512, 768))
+    tiles = dict.fromkeys(pricer.nest.open_axes, 16)
+    assert pricer.price(tiles).flops["matrix:fp16"] == 2.0 * 1024 * 512 * 768

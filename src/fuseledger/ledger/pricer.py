@@ -12,13 +12,13 @@ from math import prod
 from fuseledger.devices import Device
 from fuseledger.graph.axis import Index
 from fuseledger.graph.op import COMBINES, Op
-from fuseledger.graph.reach import tile_reach
+from fuseledger.graph.reach import reach, tile_reach
 from fuseledger.ledger.compiled import Known
 from fuseledger.ledger.footprint import ACCUMULATOR_BYTES, LOOP_POINTS, Footprint
 from fuseledger.ledger.library_calls import library_calls
 from fuseledger.ledger.nest import Edge, Nest, cone, rewalked
 from fuseledger.ledger.price import Price, external_bytes
-from fuseledger.ledger.tiled import Bound, Grouped, TiledLoads
+from fuseledger.ledger.tiled import Bound, Grouped, TiledLoads, coordinates
 
 FOLD_SHARE = 0.1
 """Partials up to this share of a kernel's own traffic are folded by whoever reads them; more get
@@ -296,7 +296,9 @@ def _halos(nest: Nest, bounds: dict[int, list[Bound]]) -> dict[int, dict[str, bo
 def bounds_of(nest: Nest) -> dict[int, list[Bound]]:
     """Producers that see other extents than the tiles, consumers first.
 
-    An axis that every consumer walks as it is tiled needs no bound.
+    An axis that every consumer walks as it is tiled needs no bound. Nor has one a result that
+    leaves the kernel, along an axis of which its readers inside need only a part: no block would
+    make the rest, so that each makes all of it.
     """
     out: dict[int, list[Edge]] = {}
     linked: set[int] = set()
@@ -318,10 +320,25 @@ def bounds_of(nest: Nest) -> dict[int, list[Bound]]:
                 reads.setdefault(axis.name, []).append((edge.consumer, index, axis.size))
                 if index.axis != axis.name or axis.name in inner:
                     halo.add(axis.name)
+        if any(edge.tensor.name in nest.outputs for edge in edges):
+            halo = {name for name in halo if _covers(nest, reads[name])}
         if halo:
             found[i] = [Bound(name, reads[name]) for name in reads if name in halo]
             halos[i] = halo
     return found
+
+
+def _covers(nest: Nest, reads: list[tuple[int, Index, int]]) -> bool:
+    """Whether the reads of one axis reach all of it together."""
+    found: set[int] = set()
+    for _, index, size in reads:
+        if reach(index, nest.sizes, size) >= size:
+            return True
+        terms = tuple((range(nest.sizes[name]), stride) for name, stride in index.terms)
+        found.update(coordinates(terms, index.offset, index.divisor, size))
+        if len(found) >= size:
+            return True
+    return False
 
 
 _NONE: frozenset[str] = frozenset()
