@@ -5,14 +5,16 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nests import pricer_of
+from nests import DEVICE, nest_of, pricer_of
 
 from fuseledger.clock.roofline import Roofline
 from fuseledger.graph import compose
 from fuseledger.graph.builder import GraphBuilder
 from fuseledger.graph.view import View
 from fuseledger.graph.window import Window, convolution, pool, take
+from fuseledger.ledger.online import online_variant
 from fuseledger.ledger.price import Price
+from fuseledger.ledger.pricer import Pricer
 
 
 def gemm(b: GraphBuilder, x: View, y: View) -> View:
@@ -236,3 +238,25 @@ def test_an_output_whose_readers_cover_it_is_made_where_they_need_it():
     pricer = pricer_of(build, (1024, 512), (512, 768))
     tiles = dict.fromkeys(pricer.nest.open_axes, 16)
     assert pricer.price(tiles).flops["matrix:fp16"] == 2.0 * 1024 * 512 * 768
+
+
+def test_one_walk_takes_each_exponential_once():
+    """A softmax of 64·1,024 points that owns its rows takes an exponential and a division a point;
+    one that walks them twice takes the exponential again."""
+    pricer = pricer_of(lambda b, x: compose.softmax(b, x, -1), (64, 1024))
+    assert pricer.price({}).special_ops == 2 * 64 * 1024
+    assert pricer.price({}, walks=2).special_ops == 3 * 64 * 1024
+
+
+def test_attention_takes_an_exponential_a_score():
+    """512 queries and 1,024 keys: one exponential each, one a query and step of 64 keys for the
+    sums so far, and a division for each of 512·64 results."""
+
+    def build(b: GraphBuilder, q: View, k: View, v: View) -> View:
+        scores = b.contract("qk", "md,nd->mn", [q, k])
+        return b.contract("pv", "mn,ne->me", [compose.softmax(b, scores, -1), v])
+
+    nest = online_variant(nest_of(build, (512, 64), (1024, 64), (1024, 64)))
+    assert nest is not None
+    price = Pricer(nest, DEVICE).price({})
+    assert price.special_ops == 512 * 1024 + 512 * 1024 // 64 + 512 * 64

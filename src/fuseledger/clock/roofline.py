@@ -19,7 +19,7 @@ from fuseledger.clock.residency import resident_shares
 from fuseledger.clock.time import GENERATED, Time
 from fuseledger.devices import Device, LaunchMode
 from fuseledger.errors import DeviceError
-from fuseledger.ledger.footprint import ACCUMULATOR_BYTES, STEP_BYTES
+from fuseledger.ledger.footprint import ACCUMULATOR_BYTES
 from fuseledger.ledger.price import WARP_THREADS, Price
 
 WAVE_LATENCY_SHARE = 0.1
@@ -95,8 +95,8 @@ class Roofline:
         if price.launches > 1:
             dram_bytes -= (price.partial_bytes - resident) / 2
         terms = [("dram", dram_bytes / self._drawn_gbs(min(blocks, sms)) / 1e3)]
-        if price.staged_bytes and rates.latency_us:
-            terms.append(("pipeline", self._pipeline_us(price, waves)))
+        if price.staged is not None and rates.latency_us:
+            terms.append(("pipeline", self._pipeline_us(price, price.staged.rows, waves)))
         matrix_us, lanes_us, on_lanes = 0.0, 0.0, False
         for pipe, flops in price.flops.items():
             unit, flops_per_s = self._pipe(pipe)
@@ -229,21 +229,19 @@ class Roofline:
         except DeviceError:
             return False
 
-    def _pipeline_us(self, price: Price, waves: int) -> float:
+    def _pipeline_us(self, price: Price, rows: int, waves: int) -> float:
         """Time of the walk along a reduced axis: trips to memory that depend on each other.
 
         A block holds `PIPELINE_BYTES` of each row in flight, or what shared memory has room for,
         and waits one trip for it. This is what a long walk on a short grid pays, and splits save.
         """
         rates = self._rates
-        in_flight = PIPELINE_BYTES
+        in_flight = PIPELINE_BYTES * rows
         if rates.shared_bytes is not None:
             blocks = min(price.blocks_per_sm, -(-price.blocks // rates.sms))
-            room = rates.shared_bytes / blocks * STEP_BYTES / price.staged_bytes
-            in_flight = min(in_flight, room)
+            in_flight = min(in_flight, rates.shared_bytes / blocks)
         loaded = max(0, price.l2_bytes - price.write_bytes) / price.blocks
-        walked = loaded / price.staged_bytes * STEP_BYTES
-        return waves * walked / in_flight * rates.latency_us / 2
+        return waves * loaded / in_flight * rates.latency_us / 2
 
     def _resident(self, price: Price) -> float:
         """Of the partials' bytes, written and read, those that stay in L2 in between."""

@@ -8,7 +8,7 @@ from math import prod
 from typing import Any, Literal
 
 from fuseledger.graph.axis import Axis, Index
-from fuseledger.graph.scalar import Call, Expr, Read, work
+from fuseledger.graph.scalar import FUNCTIONS, Call, Coord, Expr, Read, walk, work
 
 Kind = Literal["loop", "move", "opaque", "declared"]
 
@@ -35,10 +35,11 @@ COMBINES: dict[str, Combine] = {
     "argmin": Combine(results=("argmin",), flops=2, merge_flops=2),
     "max_index": Combine(results=("max", "index"), flops=2, merge_flops=2),
     "min_index": Combine(results=("min", "index"), flops=2, merge_flops=2),
-    "max_sumexp": Combine(results=("max", "sumexp"), flops=4, special=2, merge_flops=6),
+    "max_sumexp": Combine(results=("max", "sumexp"), flops=4, special=1, merge_flops=6),
     "moments": Combine(results=("mean", "m2"), flops=6, merge_flops=9),
 }
-"""`moments` is (mean, Σ(x−mean)²), merged as Chan et al. (1979); `max_sumexp` (t, Σ exp(x−t))."""
+"""`moments` is (mean, Σ(x−mean)²), merged as Chan et al. (1979); `max_sumexp` (t, Σ exp(x−t)), one
+exponential a point: a block takes the maximum of what it has at hand first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,20 +153,33 @@ class Op:
     @cached_property
     def flops(self) -> int:
         """Floating-point operations outside the special-function unit; 2 per multiply-add."""
-        return self.points * self._work[0]
+        flops = work(self.body)[0] if self.body is not None else 0
+        if self.combine is not None:
+            flops += COMBINES[self.combine].flops
+        return self.points * flops
 
     @cached_property
     def special_ops(self) -> int:
-        """Operations of the special-function unit (exp2, log2, rcp, rsqrt, tanh, sin)."""
-        return self.points * self._work[1]
+        """Operations of the special-function unit (exp2, log2, rcp, rsqrt, tanh, sin).
 
-    @cached_property
-    def _work(self) -> tuple[int, int]:
-        flops, special = work(self.body) if self.body is not None else (0, 0)
-        if self.combine is not None:
-            combine = COMBINES[self.combine]
-            flops, special = flops + combine.flops, special + combine.special
-        return flops, special
+        What varies along some of the axes only is computed once for each of their points: a row's
+        `rsqrt` once a row.
+        """
+        special = self.points * (COMBINES[self.combine].special if self.combine else 0)
+        for each in walk(self.body) if self.body is not None else ():
+            if isinstance(each, Call) and FUNCTIONS[each.function].special:
+                special += self.points_of(each) * FUNCTIONS[each.function].special
+        return special
+
+    def points_of(self, part: Expr) -> int:
+        """Points at which a part of the body has values of its own."""
+        axes = frozenset[str]().union(
+            *[self.axes_behind(self.reads[e.slot]) for e in walk(part) if isinstance(e, Read)],
+            [e.axis for e in walk(part) if isinstance(e, Coord)],
+        )
+        if axes >= self.sizes.keys():
+            return self.points
+        return min(self.points, prod(self.sizes[name] for name in axes))
 
     @property
     def title(self) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from math import prod
 from operator import attrgetter
 
 from fuseledger.devices import Device
@@ -18,15 +17,12 @@ from fuseledger.ledger.compiled import Figures, Known, schedule_key, use_compile
 from fuseledger.ledger.nest import Nest
 from fuseledger.ledger.price import WARP_THREADS, Held, Price
 from fuseledger.ledger.registers import RegisterModel
+from fuseledger.ledger.staging import LOOP_POINTS, Staging
 
 ACCUMULATOR_BYTES = 4
 """Reductions accumulate in fp32."""
-LOOP_POINTS = 64
-"""Points of the in-block loops that a block works on at once, where nothing must be whole."""
 LOOP = "loop"
 """Stands for the in-block loops among the extents of what is held."""
-STEP_BYTES = 64
-"""Bytes along the reduced axis that one pipeline stage of a contraction loads of each row."""
 FRAGMENT = 8 * 4 * WARP_THREADS
 """Elements of a pointwise chain in flight at once: eight a thread, of four warps. The chain after
 an accumulator works on it in place."""
@@ -58,15 +54,7 @@ class Footprint:
         self._extent = _Extents(nest, halos, most)
         self.limits = Limits.of(device)
         self.registers = RegisterModel(nest, device, contractions, self._extent)
-        self._operands: list[tuple[_Part, int, int]] = []
-        for i, rows, columns in contractions:
-            op = nest.ops[i]
-            depth = prod(op.sizes[name] for name in op.reduces)
-            for access, side in ((op.reads[0], rows), (op.reads[1], columns)):
-                if access.tensor in nest.external:
-                    bits = DTYPE_BITS[nest.graph.tensors[access.tensor].dtype]
-                    step = min(depth, STEP_BYTES * 8 // bits)
-                    self._operands.append((self._extent.part(i, side, _NONE), step, bits))
+        self._staging = Staging(nest, device.arch, contractions, self._extent)
 
     @cached_property
     def _owning(self) -> tuple[list[_Holding], list[_Part]]:
@@ -97,18 +85,17 @@ class Footprint:
                 most = FRAGMENT
                 break
         price.register_bytes = most * ACCUMULATOR_BYTES
-        for part, step, bits in self._operands:
-            price.staged_bytes += (part.elements(regions[part.position]) * step * bits + 7) // 8
+        price.staged = self._staging.of(regions)
         self._place(price)
         self._occupancy(price, regions)
 
     def _place(self, price: Price) -> None:
         """Give each held tensor to one holder; veto where neither has room."""
         room_shared, room_registers = self.limits.shared_bytes, self.limits.accumulator_bytes
-        shared, registers = price.staged_bytes * price.stages, price.register_bytes
+        shared, registers = price.staged_bytes, price.register_bytes
         while room_shared is not None and price.stages > 1 and shared > room_shared:
             price.stages -= 1
-            shared = price.staged_bytes * price.stages
+            shared = price.staged_bytes
         for item in sorted(price.held, key=_register_bytes, reverse=True):
             fits_shared = item.shared_bytes is not None and (
                 room_shared is None or shared + item.shared_bytes <= room_shared

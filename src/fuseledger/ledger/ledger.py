@@ -172,8 +172,8 @@ def _registers(nest: Nest, price: Price, device: Device) -> Account:
 
 def _capacity(price: Price, device: Device, vetoes: dict[str, str]) -> Account:
     parts: list[str] = []
-    if price.staged_bytes:
-        parts.append(f"operands {format_kib(price.staged_bytes)} × {price.stages} stages")
+    if price.staged is not None:
+        parts.append(price.staged.words(price.stages))
     held = sorted(price.held, key=lambda item: -item.register_bytes)
     parts += [
         f"{item.name} {item.words} in {item.holder}" for item in held if item.register_bytes >= 1024

@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fuseledger.graph.op import Op
-from fuseledger.graph.scalar import Call, Expr, Read
+from fuseledger.graph.scalar import Call, Expr, Read, walk
 from fuseledger.ledger.nest import Nest
 
 
@@ -110,14 +110,40 @@ def _is_shifted_exponential(op: Op, tensor: str, results: list[str]) -> bool:
         and _reads(op, body.args[1]) == results[-1]
     ):
         body = body.args[0]
-    if not (isinstance(body, Call) and body.function == "exp"):
+    return body is not None and _is_exponential(op, body, tensor, results[0])
+
+
+def special_saved(nest: Nest) -> dict[int, int]:
+    """Op position → special operations that the one walk over a carried tensor spares it.
+
+    The statistic of a softmax has computed `exp(x − max)` where its readers want it. Where they are
+    online, the division by Σexp waits for the sums.
+    """
+    found: dict[int, int] = {}
+    for op in nest.ops.values():
+        if op.combine != "max_sumexp" or not isinstance(op.body, Read):
+            continue
+        tensor = op.reads[op.body.slot].tensor
+        results = [write.tensor for write in op.writes]
+        for i, reader in nest.ops.items():
+            for each in walk(reader.body) if reader.body is not None else ():
+                if _is_exponential(reader, each, tensor, results[0]):
+                    found[i] = found.get(i, 0) + reader.points_of(each)
+            if nest.rescaled and _is_shifted_exponential(reader, tensor, results):
+                found[i] = reader.special_ops
+    return found
+
+
+def _is_exponential(op: Op, expr: Expr, tensor: str, top: str) -> bool:
+    """Whether an expression is exp(tensor − top)."""
+    if not (isinstance(expr, Call) and expr.function == "exp"):
         return False
-    shift = body.args[0]
+    shift = expr.args[0]
     return (
         isinstance(shift, Call)
         and shift.function == "sub"
         and _reads(op, shift.args[0]) == tensor
-        and _reads(op, shift.args[1]) == results[0]
+        and _reads(op, shift.args[1]) == top
     )
 
 

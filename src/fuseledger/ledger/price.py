@@ -15,6 +15,7 @@ from fuseledger.ledger.nest import Nest
 
 if TYPE_CHECKING:
     from fuseledger.ledger.compiled import Figures
+    from fuseledger.ledger.staging import Staged
 
 WARP_THREADS = 32
 SECTOR_BYTES = 32
@@ -71,8 +72,8 @@ class Price:
     rescale_flops: float = 0.0
     """Of the above, spent on rescaling the sums of an online tensor."""
     held: list[Held] = field(default_factory=list[Held])
-    staged_bytes: int = 0
-    """Operands of one pipeline stage."""
+    staged: Staged | None = None
+    """Operands of products in shared memory."""
     shared_bytes: int = 0
     register_bytes: int = 0
     stages: int = 1
@@ -94,6 +95,11 @@ class Price:
     def dram_bytes(self) -> int:
         """Compulsory traffic of the kernel."""
         return self.read_bytes + self.write_bytes + self.partial_bytes
+
+    @property
+    def staged_bytes(self) -> int:
+        """Shared memory of the operands of products, in all their buffers."""
+        return self.staged.bytes(self.stages) if self.staged is not None else 0
 
     @property
     def work_once(self) -> float:

@@ -14,10 +14,12 @@ from fuseledger.graph.axis import Index
 from fuseledger.graph.op import COMBINES, Op
 from fuseledger.graph.reach import reach, tile_reach
 from fuseledger.ledger.compiled import Known
-from fuseledger.ledger.footprint import ACCUMULATOR_BYTES, LOOP_POINTS, Footprint
+from fuseledger.ledger.footprint import ACCUMULATOR_BYTES, Footprint
 from fuseledger.ledger.library_calls import library_calls
 from fuseledger.ledger.nest import Edge, Nest, cone, rewalked
+from fuseledger.ledger.online import special_saved
 from fuseledger.ledger.price import Price, external_bytes
+from fuseledger.ledger.staging import LOOP_POINTS
 from fuseledger.ledger.tiled import Bound, Grouped, TiledLoads, coordinates
 
 FOLD_SHARE = 0.1
@@ -44,8 +46,10 @@ class Pricer:
         self._bounds = bounds_of(nest)
         halos = _halos(nest, self._bounds)
         pipes = self._pipes
+        saved = special_saved(nest)
         self._work_of = [
-            _Work(nest, i, pipes[i], halos.get(i, _NO_HALO).keys()) for i in nest.positions
+            _Work(nest, i, pipes[i], halos.get(i, _NO_HALO).keys(), saved.get(i, 0))
+            for i in nest.positions
         ]
         self._loads = TiledLoads(nest, self._bounds)
         self.footprint = Footprint(nest, device, self.contractions, halos, self.regions({}), known)
@@ -84,7 +88,7 @@ class Pricer:
     @cached_property
     def special_once(self) -> float:
         """Special operations of all ops, each computed once."""
-        return sum(work.special_ops for work in self._work_of)
+        return sum(work.special_ops - work.saved for work in self._work_of)
 
     def regions(self, tiles: dict[str, int]) -> Regions:
         """Extent of every axis of every op inside one block: tiles, halos, or the whole axis.
@@ -173,9 +177,10 @@ class Pricer:
                 again *= price.walks
             if work.flops:
                 flops[work.pipe] = flops.get(work.pipe, 0.0) + work.flops * again
-            special += work.special_ops * again
+            once = work.special_ops - work.saved if price.walks == 1 else work.special_ops
+            special += once * again
             if again != 1.0:
-                extra += (work.flops + work.special_ops) * (again - 1)
+                extra += (work.flops + once) * (again - 1)
         price.special_ops, price.extra_flops = special, extra
 
     @cached_property
@@ -187,13 +192,19 @@ class Pricer:
         return found
 
     def _rescale(self, price: Price) -> None:
-        """Work of multiplying the sums of an online tensor once a step of their loop."""
+        """Work of multiplying the sums of an online tensor once a step of their loop, by one
+        exponential a row and step, and of dividing them at the end."""
         for i in self.nest.rescaled:
             op = self.nest.ops[i]
             steps = -(-prod(op.sizes[name] for name in op.reduces) // LOOP_POINTS)
             work = float(op.output_points * steps)
             price.flops["lanes:fp32"] = price.flops.get("lanes:fp32", 0.0) + work
             price.rescale_flops += work
+            price.special_ops += op.output_points
+        for op in self.nest.ops.values() if self.nest.rescaled else ():
+            if op.combine == "max_sumexp":
+                depth = prod(op.sizes[name] for name in op.reduces)
+                price.special_ops += op.output_points * -(-depth // LOOP_POINTS)
 
     @cached_property
     def _reduced(self) -> list[tuple[Op, list[str]]]:
@@ -246,14 +257,16 @@ class Pricer:
 class _Work:
     """One op's work, prepared for asking how often many schedules do it."""
 
-    __slots__ = ("_halo", "_lacking", "flops", "pipe", "position", "special_ops")
+    __slots__ = ("_halo", "_lacking", "flops", "pipe", "position", "saved", "special_ops")
 
-    def __init__(self, nest: Nest, position: int, pipe: str, halo: Set[str]) -> None:
+    def __init__(self, nest: Nest, position: int, pipe: str, halo: Set[str], saved: int) -> None:
         op = nest.ops[position]
         self.position = position
         self.pipe = pipe
         self.flops = op.flops
         self.special_ops = op.special_ops
+        self.saved = saved
+        """Special operations that another op has computed for it, where one walk serves both."""
         self._lacking = [n for n in nest.open_axes if n not in op.sizes or n in halo]
         self._halo = [(name, size) for name, size in op.sizes.items() if size and name in halo]
 

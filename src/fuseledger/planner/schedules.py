@@ -18,12 +18,12 @@ from fuseledger.graph.graph import Graph
 from fuseledger.graph.structure import signature
 from fuseledger.ledger.compiled import Figures, ScheduleKey, schedule_key, use_compiled
 from fuseledger.ledger.declared import declared_price
-from fuseledger.ledger.footprint import LOOP_POINTS
 from fuseledger.ledger.kernel import AxisSchedule, Kernel, Schedule
 from fuseledger.ledger.nest import Nest, analyse
 from fuseledger.ledger.online import online_variant
 from fuseledger.ledger.price import Price, is_short
 from fuseledger.ledger.pricer import Pricer
+from fuseledger.ledger.staging import LOOP_POINTS, loop_steps
 from fuseledger.ledger.tiles import TileLimits
 from fuseledger.planner.descent import Descent, Key
 from fuseledger.planner.side_by_side import components, merge
@@ -126,13 +126,8 @@ class ScheduleSearch:
         variant = _variant(nest, choice)
         if price.walks == 1:
             owned = frozenset(name for axes in variant.carried.values() for name in axes)
-        axes = tuple(
-            (name, treatment(variant, name, price.tiles.get(name), owned))
-            for name, size in nest.sizes.items()
-            if size > 1
-        )
         schedule = Schedule(
-            axes=axes,
+            axes=treatments(variant, price.tiles, owned),
             warps=price.warps,
             stages=price.stages,
             walks=price.walks,
@@ -321,10 +316,21 @@ def _variant(nest: Nest, choice: Choice) -> Nest:
     return variant
 
 
-def treatment(
-    nest: Nest, name: str, tile: int | None, owned: frozenset[str] = frozenset()
+def treatments(
+    nest: Nest, tiles: dict[str, int], owned: frozenset[str] = frozenset()
+) -> tuple[tuple[str, AxisSchedule], ...]:
+    """What becomes of every axis, where `owned` axes are held whole."""
+    steps = loop_steps(nest, tiles)
+    return tuple(
+        (name, _treatment(nest, name, tiles.get(name), owned, steps.get(name, LOOP_POINTS)))
+        for name, size in nest.sizes.items()
+        if size > 1
+    )
+
+
+def _treatment(
+    nest: Nest, name: str, tile: int | None, owned: frozenset[str], step: int
 ) -> AxisSchedule:
-    """What becomes of an axis with a tile, or with none, where `owned` axes are held whole."""
     size = nest.sizes[name]
     if tile is None:
         if name in owned:
@@ -333,4 +339,4 @@ def treatment(
         return AxisSchedule("grid", tile)
     elif tile < size:
         return AxisSchedule("split", -(-size // tile))
-    return AxisSchedule("loop", min(size, LOOP_POINTS))
+    return AxisSchedule("loop", min(size, step))

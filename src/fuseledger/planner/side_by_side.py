@@ -81,7 +81,7 @@ def merge(nest: Nest, parts: list[tuple[int, ...]], prices: list[Price], device:
         special_ops=sum(p.special_ops for p in prices),
         extra_flops=sum(p.extra_flops for p in prices) + again,
         held=max(prices, key=lambda p: p.register_bytes).held,
-        staged_bytes=max(p.staged_bytes for p in prices),
+        staged=max(prices, key=lambda p: p.staged_bytes).staged,
         shared_bytes=max(p.shared_bytes for p in prices),
         register_bytes=max(p.register_bytes for p in prices),
         stages=first.stages,

@@ -23,7 +23,7 @@ from fuseledger.ledger.price import Price
 from fuseledger.ledger.pricer import Pricer
 from fuseledger.ledger.tiles import TileLimits
 from fuseledger.planner.descent import Tiles, walk
-from fuseledger.planner.schedules import EXTRA_WORK, treatment
+from fuseledger.planner.schedules import EXTRA_WORK, treatments
 
 LEAST_STEP = 16
 """Least elements of the reduced axis in a part: one step of a matrix unit."""
@@ -172,14 +172,10 @@ class Parts:
                     yield step
 
     def _kernel(self, price: Price) -> Kernel:
-        axes = tuple(
-            (name, treatment(self.nest, name, price.tiles.get(name)))
-            for name, size in self.nest.sizes.items()
-            if size > 1
-        )
         schedule = Schedule(
-            axes=axes, warps=price.warps, stages=price.stages, online=bool(self.nest.rescaled)
-        )
+            axes=treatments(self.nest, price.tiles), warps=price.warps, stages=price.stages,
+            online=bool(self.nest.rescaled),
+        )  # fmt: skip
         return Kernel(ops=self.nest.members, schedule=schedule)
 
 

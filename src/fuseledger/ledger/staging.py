@@ -1,0 +1,209 @@
+"""What a block stages in shared memory for its matrix products.
+
+A product walks its reduced axes in steps. The operands of a step pass through shared memory, each
+tile rounded up to powers of two as compilers of tiles hold it, in as many buffers as are in use at
+once: a matrix unit that reads shared memory while others fill it (`wgmma`, `tcgen05`) needs one a
+pipeline stage; elsewhere the step at hand is in registers, and one stage needs no buffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Literal
+
+from fuseledger.graph.op import Access, Op
+from fuseledger.graph.tensor import DTYPE_BITS
+from fuseledger.ledger.account import format_kib
+from fuseledger.ledger.nest import Nest
+from fuseledger.ledger.registers import LOOP_LANES, SIDE, WHOLE_DEPTH, Part, Parts, product_unit
+
+STEP_BYTES = 64
+"""Bytes along the reduced axis that one step of a product loads of each row."""
+LOOP_POINTS = 64
+"""Points of the in-block loops that a block works on at once, where nothing must be whole and no
+product takes fewer."""
+READS_SHARED = ("wgmma", "tcgen05")
+"""Matrix units that read their operands from shared memory, asynchronously."""
+
+WARPS = 4
+"""Of a block, where nothing asks for more; `tcgen05` is not used beyond eight."""
+COPY_BITS = 32
+"""Least bits in a row that are copied to shared memory without registers (PTX `cp.async`)."""
+
+Contractions = list[tuple[int, tuple[str, ...], tuple[str, ...]]]
+"""(op, axes of its left side alone, axes of its right side alone) per product."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Operand:
+    """One operand of a product."""
+
+    side: Part
+    step: int
+    """Elements along the reduced axes."""
+    bits: int
+    kind: Literal["piped", "single", "kept"]
+    """`piped`: copied ahead, a buffer a stage. `single`: through registers, one buffer.
+    `kept`: loaded before the loop that the product is in, and read by each of its turns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """Shared memory of a block's operands."""
+
+    step_bytes: int
+    """Of one buffer of what is copied ahead."""
+    single_bytes: int
+    """Of what has one buffer."""
+    is_read_there: bool
+    """Whether the matrix unit reads shared memory."""
+    rows: int
+    """Rows of all operands: bytes that are in flight for each byte along the walk."""
+
+    def buffers(self, stages: int) -> int:
+        """Buffers of a pipeline of so many stages."""
+        return stages if self.is_read_there else max(1, stages - 1)
+
+    def words(self, stages: int) -> str:
+        """The sum: `operands 32 KB × 2 buffers + 32 KB`."""
+        parts: list[str] = []
+        if self.step_bytes:
+            buffers = self.buffers(stages)
+            plural = "s" if buffers > 1 else ""
+            parts.append(f"{format_kib(self.step_bytes)} × {buffers} buffer{plural}")
+        if self.single_bytes:
+            parts.append(f"{format_kib(self.single_bytes)} once")
+        return f"operands {' + '.join(parts)}"
+
+    def bytes(self, stages: int) -> int:
+        """Shared memory of a pipeline of so many stages."""
+        return self.single_bytes + self.step_bytes * self.buffers(stages)
+
+
+class Staging:
+    """The operands of one nest's products."""
+
+    def __init__(self, nest: Nest, arch: str, contractions: Contractions, parts: Parts) -> None:
+        self._arch = arch
+        self._operands: list[_Operand] = []
+        self._sides = [
+            (parts.part(i, rows, _NONE), parts.part(i, columns, _NONE))
+            for i, rows, columns in contractions
+        ]
+        self._dtypes = [
+            nest.graph.tensors[nest.ops[i].reads[0].tensor].dtype for i, _, _ in contractions
+        ]
+        products = [i for i, _, _ in contractions]
+        for i, sides in zip(products, self._sides, strict=True):
+            outer = outer_product(nest, i, products)
+            step = step_of(nest, i, is_inner=outer is not None)
+            for access, side in zip(nest.ops[i].reads[:2], sides, strict=True):
+                kind = _kind(nest, nest.ops[i], access, outer)
+                if kind is not None:
+                    self._operands.append(_Operand(side, step, _bits(nest, access), kind))
+
+    def of(self, regions: Mapping[int, Mapping[str, int]]) -> Staged | None:
+        """What is staged under one schedule; None without products."""
+        if not self._operands:
+            return None
+        piped = single = lines = 0
+        for operand in self._operands:
+            found = _rounded(operand.side, regions)
+            lines += found
+            found = found * operand.step * operand.bits // 8
+            if operand.kind == "piped":
+                piped += found
+            else:
+                single += found
+        is_read_there = any(
+            product_unit(
+                self._arch, dtype, _rounded(rows, regions), _rounded(columns, regions), WARPS
+            )
+            in READS_SHARED
+            for dtype, (rows, columns) in zip(self._dtypes, self._sides, strict=True)
+        )
+        return Staged(piped, single, is_read_there, lines)
+
+
+def _kind(
+    nest: Nest, op: Op, access: Access, outer: Op | None
+) -> Literal["piped", "single", "kept"] | None:
+    """How an operand passes through shared memory; None where another product made it."""
+    if access.tensor not in nest.external:
+        made = next((i for i, o in nest.ops.items() if _writes(o, access.tensor)), None)
+        while made is not None and nest.ops[made].combine is None:
+            reads = nest.ops[made].reads
+            if any(read.tensor in nest.external for read in reads):
+                return "single"
+            made = next((i for i, o in nest.ops.items() if _writes(o, reads[0].tensor)), None)
+        return None
+    if outer is not None and not outer.reduces & set(access.axes):
+        return "kept"
+    last = access.index[-1]
+    is_run = last.axis is not None and not (last.axis in op.reduces and len(op.reduces) > 1)
+    return "piped" if is_run or _bits(nest, access) >= COPY_BITS else "single"
+
+
+def _writes(op: Op, tensor: str) -> bool:
+    return any(write.tensor == tensor for write in op.writes)
+
+
+def step_of(nest: Nest, position: int, *, is_inner: bool) -> int:
+    """Points along the reduced axes that one step of a product takes, a power of two.
+
+    A product in the loop of another takes up to `WHOLE_DEPTH` points at once.
+    """
+    op = nest.ops[position]
+    depth = 1 << (prod(op.sizes[name] for name in op.reduces) - 1).bit_length()
+    if is_inner and depth <= WHOLE_DEPTH:
+        return depth
+    if position in nest.rescaled:
+        return max(SIDE, min(depth, LOOP_POINTS))
+    bits = max([8, *(_bits(nest, access) for access in op.reads[:2])])
+    return max(SIDE, min(depth, STEP_BYTES * 8 // bits))
+
+
+def loop_steps(nest: Nest, tiles: Mapping[str, int]) -> dict[str, int]:
+    """Axis → points of it in one step of the loop that reduces it, innermost axes first.
+
+    A kernel without products walks as many points as fill its lanes.
+    """
+    products = [i for i, op in nest.ops.items() if op.is_contraction]
+    found: dict[str, int] = {}
+    for i, op in nest.ops.items():
+        if op.is_contraction:
+            left = step_of(nest, i, is_inner=outer_product(nest, i, products) is not None)
+        elif products:
+            continue
+        else:
+            lanes = prod(1 << (tiles.get(name, 1) - 1).bit_length() for name in op.kept)
+            left = max(LOOP_POINTS, LOOP_LANES // lanes)
+        for name, size in reversed(op.sizes.items()):
+            if name in op.reduces:
+                found[name] = min(size, left)
+                left = max(1, left // size)
+    return found
+
+
+def outer_product(nest: Nest, position: int, products: list[int]) -> Op | None:
+    """The product whose operand the result of another becomes, in its loop; else None."""
+    reached = {position}
+    for edge in sorted(nest.edges, key=lambda edge: edge.producer):
+        if edge.producer in reached:
+            reached.add(edge.consumer)
+            if edge.consumer in products:
+                return nest.ops[edge.consumer]
+    return None
+
+
+def _bits(nest: Nest, access: Access) -> int:
+    return DTYPE_BITS[nest.graph.tensors[access.tensor].dtype]
+
+
+def _rounded(part: Part, regions: Mapping[int, Mapping[str, int]]) -> int:
+    return max(SIDE, 1 << (part.elements(regions[part.position]) - 1).bit_length())
+
+
+_NONE: frozenset[str] = frozenset()

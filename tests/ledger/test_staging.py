@@ -1,0 +1,124 @@
+"""What a block stages in shared memory for its products."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from nests import nest_of
+
+from fuseledger.devices import load
+from fuseledger.frontends.source import load as read_source
+from fuseledger.graph.builder import GraphBuilder
+from fuseledger.graph.view import View
+from fuseledger.graph.window import Window, convolution
+from fuseledger.ledger.nest import Nest, analyse
+from fuseledger.ledger.online import online_variant
+from fuseledger.ledger.price import Price
+from fuseledger.ledger.pricer import Pricer
+from fuseledger.ledger.staging import loop_steps
+
+ATTENTION = "attention(q[1,32,4096,128], k[1,32,4096,128], v[1,32,4096,128])"
+
+
+def gemm(b: GraphBuilder, x: View, y: View) -> View:
+    """x·y."""
+    return b.contract("gemm", "mk,kn->mn", [x, y])
+
+
+def priced(nest: Nest, device: str, tiles: Mapping[str, int], stages: int = 2) -> Price:
+    """The price of some tiles on a device."""
+    return Pricer(nest, load(device)).price(dict(tiles), stages=stages)
+
+
+def attention() -> Nest:
+    """Attention as one kernel, with running sums."""
+    graph = read_source(ATTENTION, dtype="fp16", dims={})
+    nest = online_variant(analyse(graph, tuple(range(len(graph.ops)))))
+    assert nest is not None
+    return nest
+
+
+@pytest.mark.parametrize(
+    ("device", "stages", "buffers"),
+    [("h100-sxm", 2, 2), ("h100-sxm", 4, 4), ("a100-sxm-80", 2, 1), ("a100-sxm-80", 4, 3)],
+)
+def test_units_that_read_shared_memory_need_a_buffer_a_stage(
+    device: str, stages: int, buffers: int
+) -> None:
+    """32 fp16 along k of 128 rows and 128 columns are 16 KB; `wgmma` reads one buffer while the
+    others fill, `mma` has the step at hand in registers."""
+    nest = nest_of(gemm, (4096, 4096), (4096, 4096))
+    price = priced(nest, device, {"m": 128, "n": 128}, stages)
+    assert price.shared_bytes == buffers * (128 + 128) * 32 * 2
+
+
+def test_tiles_are_rounded_up_to_powers_of_two() -> None:
+    """100 rows lie in a tile of 128, 8 columns in one of 16."""
+    nest = nest_of(gemm, (4000, 4096), (4096, 4096))
+    assert priced(nest, "h100-sxm", {"m": 100, "n": 8}).staged_bytes == 2 * (128 + 16) * 32 * 2
+
+
+def test_attention_holds_its_queries_and_streams_keys_and_values() -> None:
+    """128 queries of 128 once, 32 KB; 64 keys and 64 values of 128 a step, 16 KB each, twice."""
+    price = priced(attention(), "h100-sxm", {"b": 1, "m": 128, "d1": 128})
+    assert price.shared_bytes == 128 * 128 * 2 + 2 * (64 * 128 + 64 * 128) * 2
+
+
+def test_a_product_inside_a_loop_takes_its_depth_at_once() -> None:
+    """Attention walks 64 keys a step, and all 128 of a head for each."""
+    assert loop_steps(attention(), {}) == {"n": 64, "d": 128}
+
+
+def test_a_step_counts_innermost_axes_first() -> None:
+    """A 3×3 convolution of fp16 takes 32 points a step: 3·3 taps of 3 channels."""
+
+    def build(b: GraphBuilder, x: View, w: View) -> View:
+        return convolution(b, x, w, [Window(kernel=3, before=1, after=1)] * 2)
+
+    nest = nest_of(build, (8, 64, 56, 56), (128, 64, 3, 3))
+    reduced = {name: nest.sizes[name] for name in loop_steps(nest, {})}
+    assert list(zip(loop_steps(nest, {}).values(), reduced.values(), strict=True)) == [
+        (3, 3), (3, 3), (3, 64),
+    ]  # fmt: skip
+
+
+def test_a_loop_without_products_fills_the_lanes() -> None:
+    """A sum of rows, two at a time, walks 512 points of each: 1,024 lanes."""
+    nest = nest_of(lambda b, x: b.reduce("sum", [x], [1], "sum")[0], (4096, 65536))
+    rows, columns = nest.sizes
+    assert loop_steps(nest, {rows: 2}) == {columns: 512}
+
+
+def test_scattered_halves_have_one_buffer() -> None:
+    """The taps of a convolution are no runs of 4 bytes that could be copied ahead in fp16: one
+    buffer of 64 channels and 64 places; in fp32 every element is."""
+
+    def build(b: GraphBuilder, x: View, w: View) -> View:
+        return convolution(b, x, w, [Window(kernel=3, before=1, after=1)] * 2)
+
+    shapes = (8, 64, 56, 56), (128, 64, 3, 3)
+    nest = nest_of(build, *shapes)
+    b, o, y, x = nest.open_axes[:4]
+    tiles = {b: 1, o: 64, y: 4, x: 16}
+    one = (64 + 64) * 32 * 2
+    assert [priced(nest, "h100-sxm", tiles, stages).staged_bytes for stages in (2, 4)] == [one, one]
+    wide = nest_of(build, *shapes, dtype="fp32")
+    assert priced(wide, "h100-sxm", tiles, 4).staged_bytes == 3 * (64 + 64) * 16 * 4
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("device", ["h100-sxm", "a100-sxm-80", "rtx-5090"])
+def test_triton_allocates_what_the_account_says(device: str) -> None:
+    """A GEMM with bias and ReLU compiles to the shared memory that was modelled."""
+    from fuseledger.planner.plan import PlanOptions, make_plan
+    from fuseledger.triton.compile import compile_kernels, target_of
+    from fuseledger.triton.emit import emit_kernel
+
+    graph = read_source("gemm(4096,4096,4096) + bias + relu", dtype="fp16", dims={})
+    planned = make_plan(graph, load(device), PlanOptions())
+    (ledger,) = planned.kernels
+    (found,) = compile_kernels(
+        [emit_kernel(graph, ledger.kernel)], target_of(load(device)), processes=1
+    )
+    assert found.shared_bytes == ledger.price.shared_bytes
