@@ -12,6 +12,7 @@ from fuseledger.devices.figure import Launches, Peaks, Shares
 from fuseledger.errors import DeviceError
 from fuseledger.ledger.library_calls import Calls, LibraryCall
 from fuseledger.ledger.price import Price
+from fuseledger.ledger.staging import Staged
 
 
 def figure(value: float) -> Figure:
@@ -46,6 +47,11 @@ def price(**figures: Any) -> Price:
         "tiles": {}, "walks": 1, "blocks": 100, "read_bytes": 0, "write_bytes": 0
     }  # fmt: skip
     return Price(**{**plain, **figures})
+
+
+def staged(rows: int) -> Staged:
+    """Operands of so many rows, 64 bytes of each a step."""
+    return Staged(step_bytes=64 * rows, single_bytes=0, is_read_there=True, rows=rows)
 
 
 def test_bound_by_dram():
@@ -183,7 +189,7 @@ def test_bandwidth_is_required():
 def test_a_long_walk_on_a_short_grid_waits_for_its_trips():
     """One block of 128 rows walks 16,384 fp16 elements, 32,768 B of each row: 1,280 B in flight
     take a trip of 0.25 µs, so 25.6 trips are 6.4 µs; where shared memory holds 640 B, 12.8 µs."""
-    walk = {"blocks": 1, "staged_bytes": 128 * 64, "l2_bytes": 128 * 32_768}
+    walk = {"blocks": 1, "staged": staged(128), "l2_bytes": 128 * 32_768}
     free = Roofline(machine()).time(price(**walk))
     tight = Roofline(machine(shared_memory_per_sm_bytes=count(128 * 640))).time(price(**walk))
     assert dict(free.terms)["pipeline"] == pytest.approx(6.4)
@@ -192,7 +198,7 @@ def test_a_long_walk_on_a_short_grid_waits_for_its_trips():
 
 def test_splits_shorten_the_walk():
     """In eight parts the same walk waits for an eighth of the trips."""
-    walk = {"blocks": 8, "staged_bytes": 128 * 64, "l2_bytes": 128 * 32_768}
+    walk = {"blocks": 8, "staged": staged(128), "l2_bytes": 128 * 32_768}
     assert dict(Roofline(machine()).time(price(**walk)).terms)["pipeline"] == pytest.approx(0.8)
 
 
@@ -266,3 +272,18 @@ def test_library_blocks_in_clusters_share_loads():
     generated = Roofline(device).time(price(**loads, calls=Calls("gemm", None)))
     assert dict(library.terms)["l2"] == pytest.approx(1.5)
     assert dict(generated.terms)["l2"] == pytest.approx(2.0)
+
+
+def test_a_second_walk_of_short_rows_is_served_by_l2():
+    """8 blocks that read 1 MB again each touch 8 MB: an L2 of 16 MB holds them all, one of 8 MB
+    holds (1.1 − 1)/(1.1 − 0.5) of them, so of 20 MB read and 10 read again 8.33 more reach DRAM."""
+    walk = {
+        "blocks": 8, "walks": 2, "read_bytes": 20_000_000, "rewalked_bytes": 10_000_000,
+        "rewalked_per_block": 1e6, "write_bytes": 0,
+    }  # fmt: skip
+    full, part, none = (
+        dict(Roofline(machine(l2_bytes=l2)).time(price(**walk)).terms)["dram"]
+        for l2 in (count(16_000_000), count(8_000_000), None)
+    )
+    assert part == pytest.approx(full + (none - full) * (1 - (1.1 - 1) / (1.1 - 0.5)))
+    assert none == pytest.approx(2 * full)

@@ -34,8 +34,9 @@ def test_an_accumulator_is_fp32():
 def test_operands_are_staged():
     """A stage holds 64 bytes along k of 128 rows and of 128 columns; two stages are 32 KB."""
     price = pricer_of(gemm, (4096, 4096), (4096, 4096)).price({"m": 128, "n": 128})
-    assert price.staged_bytes == 2 * 128 * 64
-    assert price.shared_bytes == 2 * 2 * 128 * 64
+    assert price.staged is not None
+    assert price.staged.step_bytes == 2 * 128 * 64
+    assert price.shared_bytes == price.staged_bytes == 2 * 2 * 128 * 64
 
 
 def test_batch_norm_after_a_gemm_owns_all_rows():

@@ -70,7 +70,7 @@ def test_capacity_says_who_holds_what():
     """The capacity account lists staged operands and the holder of each tensor."""
     ledger = ledger_of(pricer_of(gemm, (4096, 4096), (4096, 4096)), {"m": 128, "n": 128})
     words = ledger.accounts["capacity"].derivation
-    assert words == "operands 16 KB × 2 stages; out 128·128·4 B in registers"
+    assert words == "operands 16 KB × 2 buffers; out 128·128·4 B in registers"
 
 
 def test_a_veto_is_in_its_account():

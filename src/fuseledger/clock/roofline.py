@@ -92,6 +92,8 @@ class Roofline:
         fill = _fill(blocks, sms)
         resident = self._resident(price) if price.partial_bytes else 0.0
         dram_bytes = price.dram_bytes - resident + self.reread_bytes(price)
+        if price.rewalked_bytes:
+            dram_bytes -= price.rewalked_bytes * self.rewalked_share(price)
         if price.launches > 1:
             dram_bytes -= (price.partial_bytes - resident) / 2
         terms = [("dram", dram_bytes / self._drawn_gbs(min(blocks, sms)) / 1e3)]
@@ -249,6 +251,14 @@ class Roofline:
             return 0.0
         share = resident_shares(price.partial_bytes / 2, self._rates.l2_bytes)
         return price.partial_bytes * share
+
+    def rewalked_share(self, price: Price) -> float:
+        """Of the bytes of further walks, the share that L2 still holds from the walk before: what
+        the blocks in flight have read is all that came since."""
+        if not price.rewalked_bytes or self._rates.l2_bytes is None:
+            return 0.0
+        in_flight = min(price.blocks, self._rates.sms * price.blocks_per_sm)
+        return resident_shares(price.rewalked_per_block * in_flight, self._rates.l2_bytes)
 
     def _combine_us(self, price: Price, resident: float) -> float:
         """Time of the second kernel's bytes: it reads all partials, on a grid of its results."""

@@ -58,6 +58,10 @@ class Price:
     blocks: int
     read_bytes: int
     """Every external tensor once per walk."""
+    rewalked_bytes: int = 0
+    """Of the reads, those of walks after the first."""
+    rewalked_per_block: float = 0.0
+    """Bytes that a block reads again in each of them."""
     write_bytes: int
     partial_bytes: int = 0
     """Bytes beyond the results themselves that partial results write and read."""

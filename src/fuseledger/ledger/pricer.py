@@ -160,7 +160,8 @@ class Pricer:
             calls=self.calls,
         )
         if walks > 1:
-            price.read_bytes += (walks - 1) * sum(self.read_once[name] for name in self.rewalked)
+            price.rewalked_bytes = (walks - 1) * sum(self.read_once[name] for name in self.rewalked)
+            price.read_bytes += price.rewalked_bytes
         self._work(price, regions, counts)
         self._rescale(price)
         self._partials(price, counts)
@@ -242,6 +243,7 @@ class Pricer:
         total = self._loads.total(self._all_loads, price.tiles, counts)
         if price.walks > 1:
             again = self._loads.total(self._again_loads, price.tiles, counts)
+            price.rewalked_per_block = again / price.blocks
             total += (price.walks - 1) * again
         return total
 

@@ -183,7 +183,7 @@ def loop_steps(nest: Nest, tiles: Mapping[str, int]) -> dict[str, int]:
         for name, size in reversed(op.sizes.items()):
             if name in op.reduces:
                 found[name] = min(size, left)
-                left = max(1, left // size)
+                left = max(1, left // max(1, size))
     return found
 
 

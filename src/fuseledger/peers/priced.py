@@ -49,8 +49,8 @@ def price(program: Program, plan: PeerPlan, ours: Planned) -> PricedPlan:
     """The plan with each kernel's ops and time.
 
     Time of a kernel whose ops are known and may share a kernel in our model: theirs by our clock,
-    and bytes that the peer moves beyond the clock's at stream bandwidth. Of any other: all its
-    bytes at stream bandwidth, and its launches.
+    and bytes that the peer moves beyond the clock's at stream bandwidth, those of a second walk as
+    far as L2 does not hold them. Of any other: all its bytes at stream bandwidth, and its launches.
     """
     if plan.origins_are == "ops":
         groups = ops_by_name(program.graph, plan.kernels)
@@ -73,11 +73,13 @@ def _price(kernel: PeerKernel, group: tuple[int, ...], ours: Planned) -> PricedK
         vetoed = any(account in ("legality", "capacity") for account, _ in choice.vetoes)
         if math.isfinite(choice.time_us) and not (vetoed and len(group) > 1):
             beyond = max(0, kernel.bytes - choice.bytes)
-            words = "our clock on its ops"
+            words, missed = "our clock on its ops", 1.0
             if beyond > NOTICEABLE * max(1, choice.bytes):
-                words += f", and {format_bytes(beyond)} more at stream bandwidth"
+                missed -= ours.search.rewalked_share(group)
+                words += f", and {format_bytes(beyond)} more"
+                words += ", which L2 still holds" if not missed else " at stream bandwidth"
             return PricedKernel(
-                kernel=kernel, ops=group, time_us=choice.time_us + beyond * stream_us,
+                kernel=kernel, ops=group, time_us=choice.time_us + beyond * missed * stream_us,
                 provenance=words,
             )  # fmt: skip
     return PricedKernel(

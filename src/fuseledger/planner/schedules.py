@@ -147,6 +147,14 @@ class ScheduleSearch:
         )  # fmt: skip
         return Kernel(ops=positions, schedule=schedule, parts=tuple(parts))
 
+    def rewalked_share(self, positions: tuple[int, ...]) -> float:
+        """Share of a second walk over carried tensors that L2 still holds, in the least tiles."""
+        nest = analyse(self.graph, positions)
+        if nest.veto is not None or not nest.carried:
+            return 0.0
+        pricer = self._pricer(nest)
+        return self.clock.rewalked_share(pricer.price(TileLimits(pricer).least(), walks=2))
+
     def structure(self, positions: tuple[int, ...]) -> object:
         """Equal for sets of ops that differ in names alone."""
         return signature(self.graph, positions)
