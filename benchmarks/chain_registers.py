@@ -12,9 +12,9 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
+from msgspec.structs import replace
 from rich.console import Console
 from rich.progress import Progress
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from msgspec.structs import replace
 
 from fuseledger.clock import library_features, library_fit
 from fuseledger.clock.library_features import FeatureRule, Features, Setting

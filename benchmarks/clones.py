@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from fuseledger.graph.graph import Graph
 from fuseledger.graph.op import Op

@@ -17,8 +17,9 @@ import argparse
 import math
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from clones import with_clones
 from fuseledger.devices import Device, load, replace_figures
@@ -38,8 +39,7 @@ HEAD = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Row(Struct, frozen=True, kw_only=True):
     """One problem's figures."""
 
     version: str

@@ -12,10 +12,12 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from decision_folds import LOSSES, validation
 from fuseledger.clock.roofline import Roofline
@@ -39,16 +41,14 @@ INDUCTOR = "github.com/pytorch/pytorch/pull/178000"
 GIVEN = "no public source found"
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """The tool's answer: the gain of splitting or fusing, and how."""
 
     gain: float
     how: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Row(Struct, frozen=True, kw_only=True):
     """One decision, what was measured of it, and how the tool answers it."""
 
     kind: str

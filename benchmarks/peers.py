@@ -15,9 +15,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from msgspec import Struct, field
+from msgspec.structs import replace
 from rich.console import Console
 from rich.progress import track
 
@@ -42,8 +43,7 @@ NAMES = ("llama3_8b_block", "llama3_8b_block_decode", "bert_base", "resnet50", "
 NOT_ASKED = "not asked"
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(Struct, frozen=True):
     """One plan of one graph."""
 
     launches: int
@@ -52,8 +52,7 @@ class Cell:
     seconds: float
 
 
-@dataclass(slots=True)
-class Entry:
+class Entry(Struct):
     """One graph: its plans by name, and why one is missing."""
 
     name: str
@@ -63,8 +62,7 @@ class Entry:
     not_asked: list[str] = field(default_factory=list[str])
 
 
-@dataclass(frozen=True, slots=True)
-class Asker:
+class Asker(Struct, frozen=True):
     """Asks the compilers, and keeps what they said."""
 
     device: Device

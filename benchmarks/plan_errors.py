@@ -20,13 +20,14 @@ import argparse
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from fuseledger.clock.error_bars import ErrorBar, ErrorBars, Kind, Side, dtype_of, kind_of
 from fuseledger.clock.library import library_time
@@ -71,8 +72,7 @@ BOTH_FUSED = frozenset({"softmax", "layer_norm"})
 """Families both of whose options are one kernel."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Row(Struct, frozen=True, kw_only=True):
     """One measured time and what the schedule clock says of the same kernels."""
 
     kind: Kind

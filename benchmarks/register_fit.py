@@ -15,10 +15,10 @@ import json
 import zlib
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import highspy
 import numpy as np
+from msgspec import Struct
 
 from fuseledger.devices import Device
 from fuseledger.devices import load as load_device
@@ -36,8 +36,7 @@ POOLING = 0.05
 Groups = dict[tuple[str, str], list["Row"]]
 
 
-@dataclass(slots=True)
-class Row:
+class Row(Struct):
     """One compiled kernel, the model's amounts of it, and what the model says."""
 
     case: Case

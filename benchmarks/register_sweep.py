@@ -15,11 +15,12 @@ import hashlib
 import os
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from itertools import islice
 from math import prod
 from pathlib import Path
 
+from msgspec import Struct
+from msgspec.structs import replace
 from rich.console import Console
 from rich.progress import Progress
 
@@ -117,8 +118,7 @@ FIELDS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class Case(Struct, frozen=True, kw_only=True):
     """One kernel of the sweep: all that its code and its model depend on."""
 
     family: str
@@ -166,8 +166,7 @@ class Case:
         return Kernel(ops=ops, schedule=schedule)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stream:
+class Stream(Struct, frozen=True, kw_only=True):
     """A random sequence of cases, and how many of its kernels are taken."""
 
     kernels: int

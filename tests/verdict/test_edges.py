@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from fuseledger.clock.roofline import Roofline
 from fuseledger.devices import load as load_device

@@ -1,9 +1,8 @@
 """Flip points: found without listing, and checked here by listing."""
 
-from dataclasses import replace
-
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from fuseledger.verdict.flip_points import flips_of_size
 from fuseledger.verdict.rule import Option, apply_rule, decide

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import to_builtins
 
 from fuseledger.cli.options import SOURCE_HELP, PlanRequest, deliver, plan_options
 from fuseledger.cli.planned import plan_kernels
@@ -50,7 +50,7 @@ def command(format_: str, output: str | None, seed: int, **given: Any) -> int:
 
 
 def _row(each: Checked, label: str) -> dict[str, Any]:
-    row: dict[str, Any] = {**asdict(each), "label": label}
+    row: dict[str, Any] = {**to_builtins(each), "label": label}
     if each.traffic is not None:
         row["traffic"]["is_equal"] = each.traffic.is_equal
     return row

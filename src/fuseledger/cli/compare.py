@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 from contextlib import redirect_stdout
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import click
+from msgspec.structs import replace
 
 from fuseledger.cli.options import SOURCE_HELP, deliver, plan_options
 from fuseledger.cli.parse import Seconds

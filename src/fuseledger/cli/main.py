@@ -6,6 +6,7 @@ the command is wrong; 3 a missing extra; 130 interrupted.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from importlib import import_module
@@ -68,7 +69,9 @@ def main(args: list[str] | None = None) -> NoReturn:
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="replace")
-    sys.exit(run(args))
+    code = run(args)
+    gc.freeze()  # the process ends: what is left need not be searched for cycles
+    sys.exit(code)
 
 
 def run(args: list[str] | None = None) -> int:

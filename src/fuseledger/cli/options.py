@@ -7,10 +7,10 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import redirect_stdout
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
+from msgspec import Struct
 
 from fuseledger.cli.parse import Seconds
 from fuseledger.errors import OutputError
@@ -29,8 +29,7 @@ example_inputs). Loading a Python module runs it.
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanRequest:
+class PlanRequest(Struct, frozen=True, kw_only=True):
     """What `plan` and `explain` were asked for; the fields are their options."""
 
     source: str

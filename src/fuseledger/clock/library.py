@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
 
 from fuseledger.clock.library_features import Setting
 from fuseledger.clock.library_kernel import LibraryKernel
@@ -41,8 +41,7 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """`class:mode` → its error; `all` for the whole."""
 
 
-@dataclass(frozen=True, slots=True)
-class KernelTime:
+class KernelTime(Struct, frozen=True):
     """One kernel's share, in µs."""
 
     name: str
@@ -51,8 +50,7 @@ class KernelTime:
     time_us: float
 
 
-@dataclass(frozen=True, slots=True)
-class LibraryTime:
+class LibraryTime(Struct, frozen=True):
     """Time of a sequence of library kernels in µs."""
 
     total_us: float

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from fuseledger.clock.library_kernel import LibraryKernel
 from fuseledger.clock.residency import dram_and_l2_bytes
@@ -38,8 +39,7 @@ GEMM_TILE = 128
 Features = dict[str, float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class Setting(Struct, frozen=True, kw_only=True):
     """Where a sequence of kernels runs: the device, its host and its software."""
 
     device: Device
@@ -58,8 +58,7 @@ class Setting:
     """Tensors handed to the call: inputs, parameters and buffers. A compiled call checks each."""
 
 
-@dataclass(frozen=True, slots=True)
-class Term:
+class Term(Struct, frozen=True):
     """One part of one kernel's time."""
 
     role: str

@@ -8,10 +8,10 @@ Gauss-Newton steps with reweighting (least absolute deviations beyond `CLIP`) se
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy
+from msgspec import Struct
 
 from fuseledger.clock.library_features import Setting, Term, host_parts, sequence_terms
 from fuseledger.clock.library_kernel import LibraryKernel
@@ -34,8 +34,7 @@ np: Any = numpy
 """NumPy's own overloads leave results of `Any` arrays unknown."""
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One sequence of kernels in one setting; its measured time where there is one."""
 
     problem: str
@@ -44,16 +43,14 @@ class Row:
     measured_us: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Prior:
+class Prior(Struct, frozen=True):
     """Where a coefficient starts, and how far it may stray: mean and standard deviation."""
 
     mean: float
     deviation: float
 
 
-@dataclass(frozen=True, slots=True)
-class Entries:
+class Entries(Struct, frozen=True):
     """A sparse matrix: a term carries about eight of some two hundred features."""
 
     row: Array
@@ -72,8 +69,7 @@ class Entries:
         return flat.reshape(shape)
 
 
-@dataclass(slots=True)
-class Design:
+class Design(Struct):
     """Rows as arrays: terms with their features, and which kernel and row each belongs to."""
 
     names: list[str]
@@ -157,8 +153,7 @@ def _entries(entries: Sequence[tuple[int, int, float]], rows: int) -> Entries:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Predicted:
+class Predicted(Struct, frozen=True):
     """Times in µs of rows and of their kernels, and the gradient of the rows' logarithms."""
 
     total_us: Array

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Literal
+
+from msgspec import Struct, field
 
 Kind = Literal[
     "pointwise", "copy", "reduce", "scan", "moments", "batch_norm", "layer_norm", "softmax", "pool",
@@ -25,16 +26,14 @@ BYTES = {
 """dtype → bytes of one element."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stream:
+class Stream(Struct, frozen=True):
     """A tensor's storage by name, and the bytes of it that one kernel reads or writes."""
 
     storage: str
     bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LibraryKernel:
+class LibraryKernel(Struct, frozen=True, kw_only=True):
     """One kernel, or `launches` equal small ones that a library runs for one step."""
 
     name: str

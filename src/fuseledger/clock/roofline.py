@@ -10,10 +10,11 @@ A term whose figures the device does not state is left out.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from typing import Literal, NamedTuple
+
+from msgspec import Struct
 
 from fuseledger.clock.residency import resident_shares
 from fuseledger.clock.time import GENERATED, Time
@@ -43,8 +44,7 @@ COMBINE_TILE = 1024
 """Results that a block of the combine kernel folds: 4 warps × 8 elements."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Rates:
+class _Rates(Struct, frozen=True, kw_only=True):
     """What the clock needs of a device, read once."""
 
     sms: int
@@ -71,8 +71,7 @@ class _Realised(NamedTuple):
     matrix_us: float
 
 
-@dataclass(frozen=True)
-class Roofline:
+class Roofline(Struct, frozen=True, dict=True):
     """The roofline clock of one device; `launch` says how kernels are launched."""
 
     device: Device

@@ -12,9 +12,10 @@ PyTorch module (`torch`). One table, keyed by operator, lowers all three. Four r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
+
+from msgspec import Struct, field
 
 from fuseledger.errors import ShapeError, SourceError
 from fuseledger.frontends.names import is_text
@@ -26,15 +27,13 @@ from fuseledger.graph.tensor import MAX_ELEMENTS, too_large
 from fuseledger.graph.view import View
 
 
-@dataclass(frozen=True, slots=True)
-class Ref:
+class Ref(Struct, frozen=True):
     """A tensor argument, by the name of the value."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
+class Value(Struct, frozen=True):
     """A tensor of the source: the name by which nodes refer to it, its shape and our dtype."""
 
     name: str
@@ -42,8 +41,7 @@ class Value:
     dtype: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AtenNode:
+class AtenNode(Struct, frozen=True, kw_only=True):
     """One call. `op` is `aten.mul.Tensor`; missing `args` take ATen's defaults."""
 
     name: str
@@ -60,8 +58,7 @@ class AtenNode:
         return name.removeprefix("aten.")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AtenGraph:
+class AtenGraph(Struct, frozen=True, kw_only=True):
     """What a source holds: values that exist before it runs, calls, and what leaves."""
 
     name: str
@@ -80,8 +77,7 @@ class Unlowered(Exception):
     """The table's function does not cover these arguments: the call becomes a barrier."""
 
 
-@dataclass(frozen=True, slots=True)
-class Site:
+class Site(Struct, frozen=True):
     """One call with its tensors resolved: what a lowering function works on."""
 
     lowering: Lowering
@@ -214,8 +210,7 @@ def table() -> dict[str, Lowerer]:
     }
 
 
-@dataclass(slots=True)
-class _Binding:
+class _Binding(Struct):
     """A name's current view; for views also what they were taken from, and how."""
 
     view: View
@@ -224,8 +219,7 @@ class _Binding:
     children: list[str] = field(default_factory=list[str])
 
 
-@dataclass(slots=True)
-class Lowering:
+class Lowering(Struct):
     """The state of one lowering."""
 
     builder: GraphBuilder

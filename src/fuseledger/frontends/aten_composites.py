@@ -8,9 +8,11 @@ if the model had called it whole, so that models compare however they are writte
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from math import isclose, pi, sqrt
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fuseledger.frontends.aten import AtenGraph, AtenNode, Ref, Value, is_in_place, references
 from fuseledger.graph.tensor import is_float
@@ -18,23 +20,20 @@ from fuseledger.graph.tensor import is_float
 Env = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Any_:  # noqa: N801  reads as the wildcard that it is
+class Any_(Struct, frozen=True):  # noqa: N801  reads as the wildcard that it is
     """A tensor or number, the same wherever the name occurs."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Half:
+class Half(Struct, frozen=True):
     """The first (0) or second (1) half of a tensor's last dimension."""
 
     name: str
     which: int
 
 
-@dataclass(frozen=True, slots=True)
-class Op:
+class Op(Struct, frozen=True):
     """A call of one of `packets` whose leading arguments match."""
 
     packets: str

@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
+
+from msgspec import Struct
 
 from fuseledger.errors import SourceError
 from fuseledger.frontends.aten import AtenGraph, AtenNode, Ref, Value, lower
@@ -58,8 +59,7 @@ _Kind = TypeVar("_Kind", str, list[Any], dict[str, Any])
 _KINDS = {str: "a text", list: "a list", dict: "an object"}
 
 
-@dataclass(frozen=True, slots=True)
-class _Reader:
+class _Reader(Struct, frozen=True):
     """Reads the form; every mistake is a SourceError that names the place."""
 
     source: str

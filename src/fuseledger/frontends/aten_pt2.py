@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import zipfile
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
+
+from msgspec import Struct, field
 
 from fuseledger.errors import SourceError
 from fuseledger.frontends.aten import AtenGraph, AtenNode, Ref, Value, lower
@@ -85,8 +86,7 @@ _WEIGHTS = {
 }  # fmt: skip
 
 
-@dataclass(slots=True)
-class _Reader:
+class _Reader(Struct):
     source: str
     nodes: list[AtenNode] = field(default_factory=list[AtenNode])
 

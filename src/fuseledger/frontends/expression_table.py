@@ -7,8 +7,9 @@ It raises Mistake (or ShapeError) for what the kinds cannot see.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, cast
+
+from msgspec import Struct
 
 from fuseledger.frontends.expression_syntax import Mistake
 from fuseledger.graph.builder import GraphBuilder
@@ -29,8 +30,7 @@ REQUIRED: Any = object()
 MAX_RANK = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Param:
+class Param(Struct, frozen=True):
     """One parameter; `default` is what a user could have written, or REQUIRED."""
 
     name: str
@@ -54,8 +54,7 @@ def shown(value: Any) -> str:
     return "none" if value is None else str(value)
 
 
-@dataclass(frozen=True, slots=True)
-class Function:
+class Function(Struct, frozen=True):
     """One row of the table."""
 
     name: str
@@ -76,8 +75,7 @@ class Function:
         return bool(self.params) and self.params[0].kind in TENSOR_KINDS
 
 
-@dataclass(slots=True)
-class Scope:
+class Scope(Struct):
     """What a lowering may use: the builder, and the dtype of tensors that name none."""
 
     b: GraphBuilder

@@ -6,22 +6,24 @@ another grammar, or of another lark than the installed one, are not used.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import lark
+import msgspec
 
 GRAMMAR = Path(__file__).with_name("expression.lark")
 TABLES = Path(__file__).with_name("expression_tables.json")
+OPTIONS: dict[str, Any] = {"parser": "lalr", "lexer": "basic"}
+"""A word is the same wherever it stands, so one regular expression finds them all."""
 
 
 def parser(transformer: object) -> Any:
     """A lark parser of expressions that hands each rule's children to `transformer`."""
     grammar = GRAMMAR.read_text(encoding="utf-8")
-    tables: dict[str, Any] = json.loads(TABLES.read_text(encoding="utf-8"))
+    tables: dict[str, Any] = msgspec.json.decode(TABLES.read_bytes())
     if (tables["lark"], tables["grammar"]) != (lark.__version__, grammar):
-        return lark.Lark(grammar, parser="lalr", transformer=transformer)  # pyright: ignore
+        return lark.Lark(grammar, transformer=transformer, **OPTIONS)  # pyright: ignore
     data = tables["data"]
     table = data["parser"]["parser"]
     table["tokens"] = _by_number(table["tokens"])
@@ -31,16 +33,16 @@ def parser(transformer: object) -> Any:
     return lark.Lark._load_from_dict(data, memo, transformer=transformer)  # pyright: ignore
 
 
-def make() -> str:
+def make() -> bytes:
     """The tables of the grammar as JSON: what `TABLES` holds."""
     from lark.grammar import Rule
     from lark.lexer import TerminalDef
 
     grammar = GRAMMAR.read_text(encoding="utf-8")
-    made: Any = lark.Lark(grammar, parser="lalr")
+    made: Any = lark.Lark(grammar, **OPTIONS)
     data, memo = made.memo_serialize([TerminalDef, Rule])
     tables = {"lark": lark.__version__, "grammar": grammar, "data": data, "memo": memo}
-    return json.dumps(tables, separators=(",", ":")) + "\n"
+    return msgspec.json.encode(tables) + b"\n"
 
 
 def _by_number(row: dict[str, Any]) -> dict[int, Any]:
@@ -49,4 +51,4 @@ def _by_number(row: dict[str, Any]) -> dict[int, Any]:
 
 
 if __name__ == "__main__":
-    TABLES.write_text(make(), encoding="utf-8")
+    TABLES.write_bytes(make())

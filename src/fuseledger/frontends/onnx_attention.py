@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from fuseledger.frontends.onnx_site import Lowerer, Site, Unlowered
 from fuseledger.graph import compose, window
@@ -12,8 +12,7 @@ from fuseledger.graph.scalar import Const, Coord, Expr, Read, call
 from fuseledger.graph.view import View
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Masking:
+class Masking(Struct, frozen=True, kw_only=True):
     """What is done to the scores before the softmax."""
 
     scale: float

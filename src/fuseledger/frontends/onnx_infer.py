@@ -8,10 +8,11 @@ and Reshape, Slice and Resize see plain numbers.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from importlib import import_module
 from math import prod
 from typing import Any
+
+from msgspec import Struct, field
 
 from fuseledger.errors import SourceError
 from fuseledger.frontends.onnx_read import (
@@ -53,8 +54,7 @@ DATA_DEPENDENT = frozenset({"Compress", "NonZero", "Unique"})
 """Foldable operators whose result is no larger than their input, though its shape is unknown."""
 
 
-@dataclass(slots=True)
-class Value:
+class Value(Struct):
     """What is known of one value of the model."""
 
     name: str
@@ -78,8 +78,7 @@ class Value:
         return self.type_ is not None and bool(self.type_.tensor_type.elem_type)
 
 
-@dataclass(slots=True)
-class Inference:
+class Inference(Struct):
     """The values met so far; `infer` adds a node's results."""
 
     model: Any

@@ -10,9 +10,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from fuseledger.errors import ShapeError, SourceError
 from fuseledger.frontends.onnx_infer import Inference, Value, element_name
@@ -59,16 +61,14 @@ def table() -> dict[str, Lowerer]:
     }
 
 
-@dataclass(slots=True)
-class _Unsized:
+class _Unsized(Struct):
     """A value that the IR cannot hold, and what it was made from."""
 
     operators: tuple[str, ...]
     operands: tuple[Value, ...]
 
 
-@dataclass(slots=True)
-class Lowering:
+class Lowering(Struct):
     """The state of one lowering."""
 
     builder: GraphBuilder

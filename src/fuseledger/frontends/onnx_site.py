@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+from msgspec import Struct, field
 
 from fuseledger.frontends.onnx_infer import Value
 from fuseledger.frontends.onnx_read import onnx_module
@@ -37,8 +38,7 @@ class Views(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class Site:
+class Site(Struct):
     """One node: its inputs as views or data, its attributes, its results as far as known."""
 
     b: GraphBuilder

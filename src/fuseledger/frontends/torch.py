@@ -13,10 +13,11 @@ import sys
 import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
 from typing import Any, cast
+
+from msgspec import Struct, field
 
 from fuseledger.errors import FuseledgerError, MissingExtra, SourceError
 from fuseledger.frontends.aten import AtenGraph, AtenNode, Ref, Value, lower
@@ -280,8 +281,7 @@ _WRITES = {
 }
 
 
-@dataclass(slots=True)
-class _Reader:
+class _Reader(Struct):
     """Walks the FX graph of an exported program, inlining the wrappers' subgraphs."""
 
     source: str

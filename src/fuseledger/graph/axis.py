@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 
-@dataclass(frozen=True, slots=True)
-class Axis:
+class Axis(Struct, frozen=True):
     """A loop index: a name, unique in its graph, and a size in elements."""
 
     name: str
@@ -22,8 +22,7 @@ class Axis:
         return f"{self.name}:{self.size}"
 
 
-@dataclass(frozen=True)
-class Index:
+class Index(Struct, frozen=True, dict=True):
     """One coordinate of a tensor as a function of loop indices.
 
     `coordinate = (Σ stride·axis + offset + value of read `lookup`) / divisor`

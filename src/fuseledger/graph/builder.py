@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from math import prod
 from typing import Any
+
+from msgspec import Struct, field
 
 from fuseledger.errors import ShapeError
 from fuseledger.graph.axis import Axis, Index, mixed_radix
@@ -19,8 +20,7 @@ from fuseledger.graph.tensor import Role
 from fuseledger.graph.view import View, fresh_axis
 
 
-@dataclass(slots=True)
-class GraphBuilder:
+class GraphBuilder(Struct):
     """Collects tensors and ops; `finish` names the axes across the graph and validates it."""
 
     name: str
@@ -337,8 +337,7 @@ class GraphBuilder:
         return View.whole(view.base, draft.shape, view.dtype)
 
 
-@dataclass(slots=True)
-class _Label:
+class _Label(Struct):
     builder: GraphBuilder
     label: str
     outer: str = ""

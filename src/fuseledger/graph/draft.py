@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from fuseledger.graph.axis import Axis, Index
 from fuseledger.graph.op import Kind
@@ -11,8 +12,7 @@ from fuseledger.graph.scalar import Expr
 from fuseledger.graph.tensor import Role
 
 
-@dataclass(slots=True)
-class DraftTensor:
+class DraftTensor(Struct):
     """A stored tensor: logical shape, dtype, role."""
 
     shape: tuple[int, ...]
@@ -20,8 +20,7 @@ class DraftTensor:
     role: Role
 
 
-@dataclass(slots=True)
-class DraftAccess:
+class DraftAccess(Struct):
     """A read or write: one coordinate per logical dimension of the stored tensor."""
 
     tensor: str
@@ -29,8 +28,7 @@ class DraftAccess:
     fill: float | None
 
 
-@dataclass(slots=True)
-class DraftOp:
+class DraftOp(Struct):
     """A loop nest whose axes are its own (`%7`); `hints` says what to call them."""
 
     name: str

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from functools import cached_property
+
+from msgspec import Struct, field
 
 from fuseledger.graph.op import Access, Op
 from fuseledger.graph.structure import Structure, structures
@@ -11,16 +12,14 @@ from fuseledger.graph.tensor import Tensor
 from fuseledger.graph.view import View
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(Struct, frozen=True):
     """An output under the source's name: a view of a stored tensor (a transpose costs nothing)."""
 
     name: str
     view: View
 
 
-@dataclass(frozen=True, kw_only=True)
-class Graph:
+class Graph(Struct, frozen=True, kw_only=True, dict=True):
     """Ops in topological order, and every tensor they touch, by name."""
 
     name: str

@@ -16,7 +16,8 @@ The rule reads index maps and bodies, not names.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from fuseledger.graph.axis import Axis, Index
 from fuseledger.graph.graph import Graph

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 from typing import Any, Literal
+
+from msgspec import Struct, field
 
 from fuseledger.graph.axis import Axis, Index
 from fuseledger.graph.scalar import FUNCTIONS, Call, Coord, Expr, Read, walk, work
@@ -13,8 +14,7 @@ from fuseledger.graph.scalar import FUNCTIONS, Call, Coord, Expr, Read, walk, wo
 Kind = Literal["loop", "move", "opaque", "declared"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Combine:
+class Combine(Struct, frozen=True, kw_only=True):
     """An associative combine: what a reduction keeps, and its work per point."""
 
     results: tuple[str, ...]
@@ -42,8 +42,7 @@ COMBINES: dict[str, Combine] = {
 exponential a point: a block takes the maximum of what it has at hand first."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Access:
+class Access(Struct, frozen=True, kw_only=True, dict=True):
     """A tensor read or written through an index map: one `Index` per axis of the tensor."""
 
     tensor: str
@@ -67,8 +66,7 @@ class Access:
         return any(index.lookup is not None for index in self.index)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Op:
+class Op(Struct, frozen=True, kw_only=True, dict=True):
     """One loop nest: `writes = combine over reduces (body(reads))` at every point of `axes`."""
 
     name: str
@@ -87,7 +85,7 @@ class Op:
     """None for an opaque or declared op."""
     combine: str | None = None
     """Key of `COMBINES`; None where nothing is reduced or scanned."""
-    attributes: dict[str, Any] = field(default_factory=dict[str, Any], hash=False)
+    attributes: dict[str, Any] = field(default_factory=dict[str, Any])
     """An opaque op's own attributes, for display and evaluation; a declared op's figures."""
 
     @property

@@ -7,9 +7,10 @@ address, refines each letter into the axes that its dimensions share, and writes
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from fuseledger.errors import ShapeError
 from fuseledger.graph.axis import Axis, Index, common_refinement, mixed_radix
@@ -25,8 +26,7 @@ Where = str | Index | None
 all (a dimension of size 1)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Operand:
+class Operand(Struct, frozen=True):
     """A view read by a loop nest: one `Where` per logical dimension."""
 
     view: View

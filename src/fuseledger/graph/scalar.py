@@ -11,35 +11,32 @@ operations on the FMA pipe and in special-function operations (exp2, log2, rcp, 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 Array = Any
 
 
-@dataclass(frozen=True, slots=True)
-class Read:
+class Read(Struct, frozen=True):
     """The value that read number `slot` delivers at this point."""
 
     slot: int
 
 
-@dataclass(frozen=True, slots=True)
-class Const:
+class Const(Struct, frozen=True):
     """A literal."""
 
     value: float
 
 
-@dataclass(frozen=True, slots=True)
-class Coord:
+class Coord(Struct, frozen=True):
     """The value of a loop index (iota, causal masks)."""
 
     axis: str
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(Struct, frozen=True):
     """A scalar function of `FUNCTIONS` applied to expressions."""
 
     function: str
@@ -49,8 +46,7 @@ class Call:
 Expr = Read | Const | Coord | Call
 
 
-@dataclass(frozen=True, slots=True)
-class Function:
+class Function(Struct, frozen=True):
     """One scalar function: its NumPy meaning and its work per point."""
 
     meaning: Callable[..., Array]

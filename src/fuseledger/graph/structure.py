@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from fuseledger.graph.axis import Index
 from fuseledger.graph.op import Access, Op
@@ -17,8 +18,7 @@ Shift = tuple[str, tuple[int, ...]]
 """A tensor and where a slice of it starts."""
 
 
-@dataclass(frozen=True, slots=True)
-class Structure:
+class Structure(Struct, frozen=True):
     """An op with its names taken out: ops of one `kind` are alike but for the names it lists."""
 
     kind: int

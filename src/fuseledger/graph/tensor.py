@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from typing import Literal
+
+from msgspec import Struct
 
 from fuseledger.graph.axis import Axis
 
@@ -55,8 +56,7 @@ def is_float(dtype: str) -> bool:
     return dtype.startswith(("fp", "bf"))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Tensor:
+class Tensor(Struct, frozen=True, kw_only=True, dict=True):
     """A tensor: each dimension is a product of axes, outermost first."""
 
     name: str

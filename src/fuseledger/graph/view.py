@@ -8,9 +8,10 @@ view alone; each returns None where no view expresses the result (the builder th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import count
 from math import prod
+
+from msgspec import Struct
 
 from fuseledger.graph.axis import Axis, Index, mixed_radix
 
@@ -22,8 +23,7 @@ def fresh_axis(size: int) -> Axis:
     return Axis(f"%{next(_fresh)}", size)
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(Struct, frozen=True):
     """A logical tensor: what frontends pass around."""
 
     base: str

@@ -4,8 +4,9 @@ concatenation, gathers."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
+
+from msgspec import Struct
 
 from fuseledger.errors import ShapeError
 from fuseledger.graph.axis import Index
@@ -17,8 +18,7 @@ from fuseledger.graph.scalar import Const, Coord, Expr, Read, call
 from fuseledger.graph.view import View
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class Window(Struct, frozen=True, kw_only=True):
     """One spatial dimension of a convolution or pool."""
 
     kernel: int

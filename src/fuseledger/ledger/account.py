@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 Provenance = Literal["declared", "modelled", "compiled", "measured"]
 
@@ -11,8 +12,7 @@ ACCOUNTS = ("traffic", "launches", "registers", "capacity", "parallelism", "epil
 """The six accounts, in the order in which reports show them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
+class Account(Struct, frozen=True, kw_only=True):
     """A value with its unit, how it came about in words, and where it comes from."""
 
     value: float

@@ -7,9 +7,10 @@ are staged in shared memory, once per pipeline stage. Each held tensor has one h
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
+
+from msgspec import Struct
 
 from fuseledger.devices import Device
 from fuseledger.graph.tensor import DTYPE_BITS
@@ -148,8 +149,7 @@ class Footprint:
         price.blocks_per_sm = self.limits.blocks_per_sm(price)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(Struct, frozen=True, kw_only=True):
     """What the device gives a block and an SM; None where it does not say."""
 
     shared_bytes: int | None

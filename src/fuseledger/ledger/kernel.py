@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
+
+from msgspec import Struct
 
 from fuseledger.errors import IllegalPlan
 from fuseledger.graph.graph import Graph
@@ -12,8 +13,7 @@ from fuseledger.graph.graph import Graph
 Treatment = Literal["grid", "loop", "whole", "split"]
 
 
-@dataclass(frozen=True, slots=True)
-class AxisSchedule:
+class AxisSchedule(Struct, frozen=True):
     """What becomes of one axis in a kernel.
 
     `grid(tile)`: one block per tile. `split(parts)`: a reduced axis on the grid, which makes the
@@ -28,8 +28,7 @@ class AxisSchedule:
         return self.treatment if self.treatment == "whole" else f"{self.treatment}({self.tile})"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Schedule:
+class Schedule(Struct, frozen=True, kw_only=True):
     """The treatment of every axis of a kernel, and its warps and pipeline stages."""
 
     axes: tuple[tuple[str, AxisSchedule], ...]
@@ -46,8 +45,7 @@ class Schedule:
         return " ".join(f"{name}={axis}" for name, axis in self.axes)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kernel:
+class Kernel(Struct, frozen=True, kw_only=True):
     """Ops launched together, by position in the graph, ascending; plus their schedule."""
 
     ops: tuple[int, ...]
@@ -57,8 +55,7 @@ class Kernel:
     ops are one nest. The kernel's schedule then says of an axis what its first part does."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Plan:
+class Plan(Struct, frozen=True, kw_only=True, dict=True):
     """A partition of a graph into kernels, in an order in which they can run."""
 
     graph: Graph

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from fuseledger.devices import Device
 from fuseledger.graph.graph import Graph
@@ -18,8 +19,7 @@ if TYPE_CHECKING:
     from fuseledger.clock.time import Time
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelLedger:
+class KernelLedger(Struct, frozen=True, kw_only=True):
     """One kernel's accounts and time."""
 
     name: str
@@ -48,8 +48,7 @@ class KernelLedger:
         return tuple((name, a.veto) for name, a in self.accounts.items() if a.veto)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Totals:
+class Totals(Struct, frozen=True, kw_only=True):
     """Sums over a plan's kernels."""
 
     kernels: int

@@ -12,10 +12,11 @@ forward operation of its graph API; hipBLASLt, `hipblasLtEpilogue_t`; MIOpen's f
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import permutations
 from typing import Literal
+
+from msgspec import Struct
 
 from fuseledger.graph.op import Op
 from fuseledger.graph.scalar import Call, Const, Expr, Read
@@ -53,8 +54,7 @@ HALF = frozenset(("fp16", "bf16", "fp8", "fp8_e4m3", "fp8_e5m2"))
 """Dtypes of the libraries' attention."""
 
 
-@dataclass(frozen=True)
-class LibraryCall:
+class LibraryCall(Struct, frozen=True, dict=True):
     """A call that computes a kernel's ops, and nothing else."""
 
     library: str
@@ -73,8 +73,7 @@ class LibraryCall:
         return " + ".join(part for part in parts if part)
 
 
-@dataclass(frozen=True, slots=True)
-class Calls:
+class Calls(Struct, frozen=True):
     """What kernel class some ops are, and the library call that computes them or why none does."""
 
     core: Core | None

@@ -7,7 +7,7 @@ axes, so that they must be held whole or walked again (R2).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 from fuseledger.graph.graph import Graph
 from fuseledger.graph.lookups import followed
@@ -15,8 +15,7 @@ from fuseledger.graph.op import Access, Op
 from fuseledger.graph.tensor import Tensor
 
 
-@dataclass(slots=True)
-class Edge:
+class Edge(Struct):
     """A tensor made and read inside the kernel."""
 
     tensor: Tensor
@@ -27,8 +26,7 @@ class Edge:
     """Whether the consumer walks other axes than the tensor's: windows, slices, transposes."""
 
 
-@dataclass(slots=True)
-class Nest:
+class Nest(Struct):
     """What the schedule search needs to know of a set of ops."""
 
     graph: Graph

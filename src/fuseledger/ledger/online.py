@@ -14,7 +14,7 @@ be on the grid (R3): split-KV.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from fuseledger.graph.op import Op
 from fuseledger.graph.scalar import Call, Expr, Read, walk

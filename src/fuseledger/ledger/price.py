@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from fuseledger.devices import Device
 from fuseledger.graph.op import Access, Op
@@ -22,8 +23,7 @@ SECTOR_BYTES = 32
 """A DRAM sector, where the device does not state it."""
 
 
-@dataclass(slots=True, kw_only=True)
-class Held:
+class Held(Struct, kw_only=True):
     """Something that a block holds at once."""
 
     name: str
@@ -47,8 +47,7 @@ class Held:
         return self.register_bytes if self.shared_bytes is None else self.shared_bytes
 
 
-@dataclass(slots=True, kw_only=True)
-class Price:
+class Price(Struct, kw_only=True):
     """Bytes, work, footprint and grid of a kernel under one choice of tiles."""
 
     tiles: dict[str, int]

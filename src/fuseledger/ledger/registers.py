@@ -8,13 +8,14 @@ is fitted per kind of compiler on the sweep of `benchmarks/register_sweep.py`.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
 from functools import cache, cached_property
 from math import prod, sqrt
 from pathlib import Path
 from typing import Protocol
+
+import msgspec
+from msgspec import Struct
 
 from fuseledger.devices import Device
 from fuseledger.graph.op import Access, Op
@@ -69,8 +70,7 @@ class Parts(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class Block:
+class Block(Struct):
     """What a block holds under one schedule, before it is dealt to threads."""
 
     sizes: list[int]
@@ -83,8 +83,7 @@ class Block:
     """Axes that are tiled by more than one element."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Load:
+class _Load(Struct, frozen=True):
     """One read of an external tensor: what an element of it takes in a thread's registers."""
 
     part: int
@@ -96,8 +95,7 @@ class _Load:
     """The words again, where they lie across the reduced axis: a thread sums several columns."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Operand:
+class _Operand(Struct, frozen=True):
     """One read of an external tensor by a product, step by step."""
 
     side: Part
@@ -204,8 +202,7 @@ class RegisterModel:
         return product_unit(self._arch, self._dtypes[k], *block.sides[k], warps)
 
 
-@dataclass(frozen=True, slots=True)
-class _Weights:
+class _Weights(Struct, frozen=True):
     """A fit, added up for each part of one nest."""
 
     fixed: float
@@ -458,5 +455,5 @@ def fitted_arch(arch: str) -> str:
 @cache
 def _fits(arch: str) -> dict[str, tuple[float, ...]]:
     """Unit → what a register of each of `AMOUNTS` costs."""
-    table: dict[str, dict[str, float]] = json.loads(FIT.read_text())["fits"][arch]
+    table: dict[str, dict[str, float]] = msgspec.json.decode(FIT.read_bytes())["fits"][arch]
     return {unit: tuple(fit.get(name, 0.0) for name in AMOUNTS) for unit, fit in table.items()}

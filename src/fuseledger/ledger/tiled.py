@@ -8,11 +8,12 @@ nothing: that is L2's business. Edges count as they are, so that the sum is exac
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from math import prod
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from fuseledger.graph.axis import Index
 from fuseledger.graph.op import Access
@@ -32,8 +33,7 @@ BOXES_MAX = 8
 """Reads of one tensor by different maps beyond which the largest stands for their union."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bound:
+class Bound(Struct, frozen=True):
     """Along one axis of a producer, what its consumers need."""
 
     name: str
@@ -41,8 +41,7 @@ class Bound:
     """(consumer, index by which it reads the axis, size of the axis)."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Load:
+class _Load(Struct, frozen=True):
     """One external tensor: what tiles do not change, and what they do."""
 
     dtype: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from fuseledger.graph.graph import Graph
 from fuseledger.graph.op import Access, Op
@@ -12,8 +12,7 @@ LABEL = "attention"
 """What frontends call the composite."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attention:
+class Attention(Struct, frozen=True, kw_only=True):
     """softmax(q·kᵀ·scale + mask)·v, and the ops that it was lowered to."""
 
     ops: tuple[int, ...]

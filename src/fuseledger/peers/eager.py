@@ -7,9 +7,10 @@ without TF32 and cuDNN convolutions with it, which are PyTorch's defaults.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
+
+from msgspec import Struct
 
 from fuseledger.clock.library_kernel import LibraryKernel
 from fuseledger.frontends.aten import AtenGraph, AtenNode, Ref
@@ -19,16 +20,14 @@ EagerKernel = LibraryKernel
 """One launch of eager PyTorch."""
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """A row of the table: what an op launches, and where that is written down."""
 
     rule: Rule
     source: str
 
 
-@dataclass(frozen=True, slots=True)
-class EagerPlan:
+class EagerPlan(Struct, frozen=True):
     """The kernels in launch order, and the calls that the table does not know."""
 
     kernels: tuple[EagerKernel, ...]

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from fuseledger.clock.library_kernel import BYTES, Kind, LibraryKernel, Pipe, Stream, tensor_bytes
 from fuseledger.frontends.aten import AtenNode, Ref, Value
 
 
-@dataclass(frozen=True, slots=True)
-class Operand:
+class Operand(Struct, frozen=True):
     """A tensor as a kernel sees it: where it is stored and how it is walked."""
 
     storage: str
@@ -62,8 +62,7 @@ def dense(value: Value, storage: str | None = None) -> Operand:
     return Operand(storage or value.name, value.shape, dense_strides(value.shape), value.dtype)
 
 
-@dataclass(slots=True)
-class Call:
+class Call(Struct):
     """One ATen call with its tensors resolved, and the kernels it launches so far."""
 
     node: AtenNode

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
+from msgspec import Struct
 
-@dataclass(frozen=True, kw_only=True)
-class DeviceProperties:
+
+class DeviceProperties(Struct, frozen=True, kw_only=True):
     """What `torch.cuda.get_device_properties` gives, by its names."""
 
     name: str

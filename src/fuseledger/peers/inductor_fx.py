@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import importlib
 import operator
-from dataclasses import dataclass
 from typing import Any, cast
+
+from msgspec import Struct
 
 from fuseledger.errors import SourceError
 from fuseledger.frontends.aten import AtenGraph, AtenNode, Ref
@@ -22,8 +23,7 @@ KEPT_WHOLE = {"kb.sdpa": "scaled_dot_product_attention"}
 """A tracer's own operator → the ATen operator that it stands for."""
 
 
-@dataclass(frozen=True, slots=True)
-class FxProgram:
+class FxProgram(Struct, frozen=True):
     """A graph module, its fake inputs, and what each of its nodes is called in the source."""
 
     module: Any

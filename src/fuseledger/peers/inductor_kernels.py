@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from fuseledger.clock.library_kernel import LibraryKernel, Stream
 from fuseledger.peers.eager import EagerPlan

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Literal
+
+from msgspec import Struct, field
 
 PeerStatus = Literal["planned", "failed", "timeout", "unavailable"]
 CHANNELS_LAST = "channels last"
 """`config` of a library call whose result has the channels innermost."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TritonLaunch:
+class TritonLaunch(Struct, frozen=True, kw_only=True):
     """What it takes to compile a generated Triton kernel."""
 
     code: str
@@ -25,8 +25,7 @@ class TritonLaunch:
     """How many the compiler would choose from by timing; this is the first."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resources:
+class Resources(Struct, frozen=True, kw_only=True):
     """What a real compiler said of a generated kernel."""
 
     registers: int
@@ -37,8 +36,7 @@ class Resources:
     """Per block."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeerKernel:
+class PeerKernel(Struct, frozen=True, kw_only=True):
     """One kernel of a peer's plan."""
 
     name: str
@@ -70,8 +68,7 @@ class PeerKernel:
         return sum(self.reads.values()) + sum(self.writes.values())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeerPlan:
+class PeerPlan(Struct, frozen=True, kw_only=True):
     """A peer's plan, or the reason why there is none."""
 
     name: str

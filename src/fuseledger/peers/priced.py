@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from fuseledger.ledger.account import format_bytes
 from fuseledger.peers.align import ops_by_kernel, ops_by_name
@@ -15,8 +16,7 @@ NOTICEABLE = 0.01
 """Share of a kernel's bytes below which a difference in counting is not mentioned."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PricedKernel:
+class PricedKernel(Struct, frozen=True, kw_only=True):
     """A kernel of a peer, priced."""
 
     kernel: PeerKernel
@@ -27,8 +27,7 @@ class PricedKernel:
     """How the time was come by."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PricedPlan:
+class PricedPlan(Struct, frozen=True, kw_only=True):
     """A peer's plan, priced; no kernels where the peer gave none."""
 
     plan: PeerPlan

@@ -13,12 +13,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from threading import Event, Timer
 from typing import IO, Any, Self, cast
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fuseledger.devices import Device
 from fuseledger.errors import FuseledgerError, MissingExtra
@@ -27,8 +28,7 @@ from fuseledger.peers.peer import PeerKernel, PeerPlan, PeerStatus
 Json = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Answer(Struct, frozen=True, kw_only=True):
     """What a worker said: its JSON, or why there is none."""
 
     status: PeerStatus

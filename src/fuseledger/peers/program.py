@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from fuseledger.frontends.aten import AtenGraph, AtenNode, Lowering
 from fuseledger.frontends.source import load, runs_python
@@ -12,8 +14,7 @@ from fuseledger.graph.builder import GraphBuilder
 from fuseledger.graph.graph import Graph
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
+class Program(Struct, frozen=True, kw_only=True):
     """One source in both forms."""
 
     source: str
@@ -67,7 +68,6 @@ def read_aten(source: str) -> AtenGraph | None:
     return None
 
 
-@dataclass(slots=True)
 class _Traced(Lowering):
     """A lowering that remembers which node each op came from."""
 

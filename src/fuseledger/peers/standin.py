@@ -20,7 +20,9 @@ Sources: `torch/_inductor/lowering.py`, `kernel/conv.py`, `graph.py` (`decide_la
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from fuseledger.clock.library_kernel import LibraryKernel, Stream
 from fuseledger.frontends.aten import AtenGraph
@@ -44,8 +46,7 @@ LAYOUT_SPEEDUP = {"grouped": 1.358, "small": 0.783, "in_out": 0.725, "default": 
 """Time of a kind of convolution channels last, of row-major (`graph.py`, `decide_layout_opt`)."""
 
 
-@dataclass(slots=True)
-class _Loops:
+class _Loops(Struct):
     """Loops that run as one kernel."""
 
     index: int
@@ -64,8 +65,7 @@ class _Loops:
     scans: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Inlined:
+class _Inlined(Struct, frozen=True):
     """A pointwise result that is stored nowhere."""
 
     elements: int

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
+
+from msgspec import Struct
 
 from fuseledger.graph.axis import Index, mixed_radix
 from fuseledger.graph.op import Access, Op
@@ -27,8 +28,7 @@ Named = tuple[list[str], Array]
 """An array and the axis of each of its dimensions."""
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(Struct, frozen=True):
     """One windowed coordinate: `(stride·out + dilation·tap + offset) / spread`."""
 
     outs: tuple[str, ...]

@@ -13,8 +13,9 @@ import os
 import sys
 import time
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from fuseledger.errors import MissingExtra
 from fuseledger.graph.graph import Graph
@@ -29,8 +30,7 @@ MIP_NODES = 200
 """Nodes of the integer search: a count, so that a plan does not depend on the machine's speed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Relaxation:
+class Relaxation(Struct, frozen=True, kw_only=True):
     """The LP's optimum: no partition into these candidates costs less than `lower`."""
 
     lower: float
@@ -40,8 +40,7 @@ class Relaxation:
     """The LP's own optimum, in order, where it is a plan: nothing is cheaper."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Integer:
+class Integer(Struct, frozen=True, kw_only=True):
     """What the integer search found."""
 
     lower: float
@@ -152,8 +151,7 @@ def _cycle(pending: list[int], before: list[set[int]], done: set[int]) -> list[i
         path.append(following)
 
 
-@dataclass(frozen=True, slots=True)
-class _Table:
+class _Table(Struct, frozen=True):
     """Candidates as the columns of a sparse matrix of zeros and ones."""
 
     masks: list[int]

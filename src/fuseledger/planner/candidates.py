@@ -11,8 +11,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
+
+from msgspec import Struct, field
 
 from fuseledger.graph.graph import Graph
 from fuseledger.planner.bits import bits
@@ -98,8 +99,7 @@ def _continues(graph: Graph, i: int, j: int) -> bool:
     )
 
 
-@dataclass(slots=True)
-class Candidates:
+class Candidates(Struct):
     """Usable candidates: mask → cost."""
 
     cost: dict[int, float]
@@ -107,8 +107,7 @@ class Candidates:
     """What was left out of the enumeration, in words."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(Struct, frozen=True, kw_only=True):
     """How far candidates are grown."""
 
     max_ops: int = MAX_OPS

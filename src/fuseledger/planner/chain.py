@@ -8,11 +8,11 @@ but only n vector operations.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from fuseledger.clock.textbook import SPILL_PENALTY
@@ -26,8 +26,7 @@ Cost = Callable[[Vector, Vector], Vector]
 """(bytes, time in µs) of kernels → what the cut minimises."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chain:
+class Chain(Struct, frozen=True, kw_only=True):
     """A chain's figures; entry i of a prefix sums the stages before i."""
 
     inner: Vector

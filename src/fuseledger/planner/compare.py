@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from fuseledger.clock.time import Time
 from fuseledger.errors import InputError
@@ -26,8 +27,7 @@ _ACCOUNT_OF = {
 """Term of the clock → account."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CutRow:
+class CutRow(Struct, frozen=True, kw_only=True):
     """One plan in figures."""
 
     cut: str
@@ -45,8 +45,7 @@ class CutRow:
     """What makes a kernel of it unusable, by account."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CutDifference:
+class CutDifference(Struct, frozen=True, kw_only=True):
     """How one plan's time differs from another's; positive where it is faster."""
 
     cut: str
@@ -68,8 +67,7 @@ class CutDifference:
         return saved_words(self.saved_us, self.saved_by_account, self.against)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CutComparison:
+class CutComparison(Struct, frozen=True, kw_only=True):
     """Plans of one graph side by side."""
 
     rows: tuple[CutRow, ...]

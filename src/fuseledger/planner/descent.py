@@ -10,8 +10,9 @@ one tile for another.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from math import prod
+
+from msgspec import Struct
 
 from fuseledger.ledger.price import Price
 from fuseledger.ledger.pricer import Pricer
@@ -49,8 +50,7 @@ def walk(
     return least, best
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Descent:
+class Descent(Struct, frozen=True, kw_only=True):
     """The search for the best tiles of one nest."""
 
     pricer: Pricer

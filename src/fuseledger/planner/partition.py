@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from fuseledger.graph.graph import Graph
 from fuseledger.planner.bits import bits
@@ -18,8 +19,7 @@ from fuseledger.planner.bits import bits
 BEAM = 64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Effort:
+class Effort(Struct, frozen=True, kw_only=True):
     """How much work may go into one search over down-sets, in counts: the same on any machine."""
 
     states: int = 300_000
@@ -28,8 +28,7 @@ class Effort:
     """Candidates looked at."""
 
 
-@dataclass(slots=True)
-class Reach:
+class Reach(Struct):
     """Ancestors and descendants of every op, as bit masks."""
 
     above: list[int]
@@ -144,8 +143,7 @@ _Move = tuple[int, int, float, int]
 """A candidate: mask, what it reads from outside, cost, its lowest op."""
 
 
-@dataclass(slots=True)
-class _Moves:
+class _Moves(Struct):
     """The kernels worth running next after a down-set."""
 
     starting: list[list[_Move]]

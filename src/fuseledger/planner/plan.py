@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time as clock_time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from fuseledger.clock.roofline import LaunchMode, Roofline
 from fuseledger.devices import Device
@@ -31,8 +32,7 @@ TIE = 1e-6
 """Weight of time (µs) beside bytes: of two plans with equal bytes the faster one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanOptions:
+class PlanOptions(Struct, frozen=True, kw_only=True):
     """How to plan."""
 
     objective: Objective = "time"
@@ -51,8 +51,7 @@ class PlanOptions:
     """Time after which the best plan so far is taken, with the gap proved by then."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
+class Planned(Struct, frozen=True, kw_only=True):
     """A plan, its ledger, and what it is compared with."""
 
     graph: Graph

@@ -7,8 +7,10 @@ memo: results are kept by structure, so that equal layers are searched once.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from typing import Literal
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from fuseledger.clock.roofline import Roofline
 from fuseledger.clock.textbook import declared_time
@@ -41,8 +43,7 @@ SPARE_TIME = 0.02
 """The same where bytes are minimised, and are least, and time only breaks ties."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class Choice(Struct, frozen=True, kw_only=True):
     """The best schedule found for a set of ops, in figures; None of it names an axis."""
 
     cost: float
@@ -70,8 +71,7 @@ class Choice:
         return not self.vetoes
 
 
-@dataclass(slots=True)
-class ScheduleSearch:
+class ScheduleSearch(Struct):
     """Finds and remembers the best schedule of each set of ops of one graph."""
 
     graph: Graph

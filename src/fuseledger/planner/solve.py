@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from fuseledger.errors import MissingExtra
 from fuseledger.graph.graph import Graph
@@ -29,8 +30,7 @@ FIRST_TRIES = 10
 """Times that each candidate may be looked at before the relaxation is asked."""
 
 
-@dataclass(slots=True)
-class Partition:
+class Partition(Struct):
     """Groups of op positions in an order in which they can run."""
 
     groups: list[tuple[int, ...]]

@@ -8,9 +8,10 @@ splitting can be told: what the search would take if it could not split, or had 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from math import prod
+
+from msgspec import Struct
 
 from fuseledger.clock.roofline import Roofline
 from fuseledger.clock.time import Time
@@ -34,8 +35,7 @@ LADDER = (*range(2, 17), 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 128, 160, 192, 
 """Factors tried first where the other tiles are free; the neighbours of the best follow."""
 
 
-@dataclass(frozen=True, slots=True)
-class Parted:
+class Parted(Struct, frozen=True):
     """A kernel with its reduced axis in so many parts, and the best tiles for it."""
 
     parts: int

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
+
+from msgspec import to_builtins
 
 from fuseledger.ledger.account import format_kib
 from fuseledger.report.layout import Column, Page, Row
@@ -50,11 +51,13 @@ def compiled_json(
             compiled = found[each.kernel.name]
             fits = occupancy(compiled, device)
             ledger = with_evidence(each.ledger, compiled)
-            row["compiled"] = asdict(compiled)
-            row["occupancy"] = asdict(fits) if fits is not None else None
-            row["accounts"] = {k: asdict(ledger.accounts[k]) for k in ("registers", "capacity")}
+            row["compiled"] = to_builtins(compiled)
+            row["occupancy"] = to_builtins(fits)
+            row["accounts"] = {
+                k: to_builtins(ledger.accounts[k]) for k in ("registers", "capacity")
+            }
             if each.combine is not None:
-                row["combine"] = asdict(found[each.combine.name])
+                row["combine"] = to_builtins(found[each.combine.name])
         rows.append(row)
     document = {
         "schema": SCHEMA, "device": device.name, "target": str(target),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from importlib import import_module
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from fuseledger.errors import MissingExtra
 from fuseledger.report.document import kernel_document
@@ -17,8 +18,7 @@ if TYPE_CHECKING:
     from fuseledger.report.summary import KernelRow, Summary
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelDetail:
+class KernelDetail(Struct, frozen=True, kw_only=True):
     """A row of the ledger, its share of the plan's time, and what stands behind it."""
 
     row: KernelRow
@@ -32,8 +32,7 @@ class KernelDetail:
     clock: list[tuple[str, str, str]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bar:
+class Bar(Struct, frozen=True, kw_only=True):
     """A quantity beside those that it is compared with."""
 
     name: str

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 GAP = 2
 NARROWEST = 12
@@ -20,8 +21,7 @@ _BREAKS = re.compile(r"(?<=[ +·,/;→])(?!(?:[kMGT]?B|[µm]?s|[GT]FLOP)\b)")
 """Where a cell may be broken: after a blank or a sign that joins, not before a unit."""
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(Struct, frozen=True):
     """A column: its title, its side, whether its cells may wrap, and its style."""
 
     title: str = ""
@@ -30,8 +30,7 @@ class Column:
     style: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """Cells, one a column, and a note below them that spans the row."""
 
     cells: Sequence[str]

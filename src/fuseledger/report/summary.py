@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from fuseledger.ledger.account import format_count, format_kib
 from fuseledger.report.error_words import error_words
@@ -30,8 +31,7 @@ ROWS_MAX = 32
 """Rows of kernels, and of cuts, shown by default."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelRow:
+class KernelRow(Struct, frozen=True, kw_only=True):
     """One kernel, or several equal ones."""
 
     number: int
@@ -48,8 +48,7 @@ class KernelRow:
     total_us: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TotalRow:
+class TotalRow(Struct, frozen=True, kw_only=True):
     """Sums of the plan, or of what it is compared with."""
 
     name: str
@@ -60,8 +59,7 @@ class TotalRow:
     remark: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EdgeRow:
+class EdgeRow(Struct, frozen=True, kw_only=True):
     """Two kernels that one might be, or two ops that are one; or several equal pairs."""
 
     count: int
@@ -74,8 +72,7 @@ class EdgeRow:
     flips: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
+class Summary(Struct, frozen=True, kw_only=True):
     """Everything that a report of a plan says, in order."""
 
     headline: str

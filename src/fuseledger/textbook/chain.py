@@ -8,7 +8,8 @@ stages, and writes its last output.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from fuseledger.errors import InputError
 from fuseledger.graph.declared import declared_graph, declared_op, flat_tensor
@@ -21,8 +22,7 @@ GELU_FLOPS = 8
 """FLOPs of GELU's tanh form per element, the tanh counted as one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
+class Stage(Struct, frozen=True):
     """One step of a chain; it also reads what the stage before it wrote."""
 
     name: str

@@ -8,7 +8,8 @@ of a decision share (a GEMM's operands) is left out, as in the exercise.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from fuseledger.devices import Device, load, replace_figures
 from fuseledger.verdict.options import Decision, DeclaredOption, Part, decide_declared, product
@@ -181,8 +182,7 @@ def norm_into_projection(
     ]  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Exercise:
+class Exercise(Struct, frozen=True):
     """One of the six: its title and how its options come about."""
 
     title: str

@@ -12,11 +12,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from math import prod, sqrt
 from pathlib import Path
 from typing import Any, Literal
+
+from msgspec import Struct
 
 from fuseledger.errors import CannotEmit, MissingExtra
 from fuseledger.graph.evaluate import evaluate
@@ -54,8 +55,7 @@ SAFETY = 8.0
 """Roundings of one value on its way through a kernel, beside those of its sums."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
+class Checked(Struct, frozen=True, kw_only=True):
     """What the check of one kernel found."""
 
     name: str
@@ -67,8 +67,7 @@ class Checked:
     """Bytes that the account says and that the interpreter counted, on the checked shape."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Job:
+class _Job(Struct, frozen=True, kw_only=True):
     name: str
     folder: Path
     outputs: tuple[str, ...]

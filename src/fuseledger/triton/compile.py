@@ -12,9 +12,11 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import asdict, replace
 
 from fuseledger.devices import Device
 from fuseledger.errors import DeviceError, MissingExtra
@@ -30,8 +32,7 @@ FORMAT = 2
 """Raised where what is stored of a compilation changes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class Target(Struct, frozen=True, kw_only=True):
     """What Triton compiles for."""
 
     backend: str
@@ -44,8 +45,7 @@ class Target:
         return f"sm_{self.arch}" if self.backend == "cuda" else str(self.arch)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compiled:
+class Compiled(Struct, frozen=True, kw_only=True):
     """What the compiler said of one kernel."""
 
     name: str

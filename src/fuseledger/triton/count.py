@@ -13,14 +13,14 @@ import sys
 from bisect import bisect_right
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct, field
 
-@dataclass(slots=True)
-class Counter:
+
+class Counter(Struct):
     """Counts one launch at a time."""
 
     path: Path

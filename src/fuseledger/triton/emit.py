@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
 from math import prod
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from fuseledger.errors import CannotEmit
 from fuseledger.graph.graph import Graph, Result
@@ -48,8 +50,7 @@ COMBINE_TILE = 1024
 """Elements that a block of a combine kernel merges."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EmitOptions:
+class EmitOptions(Struct, frozen=True, kw_only=True):
     """How to write code."""
 
     tf32: bool = False
@@ -66,8 +67,7 @@ class EmitOptions:
     """Up to so many reduced points a matrix product inside a loop takes at once."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EmittedKernel:
+class EmittedKernel(Struct, frozen=True, kw_only=True):
     """A kernel as Triton source, and what it takes to launch and compile it."""
 
     name: str

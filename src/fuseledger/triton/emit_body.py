@@ -8,8 +8,10 @@ tensor lies outside the kernel, the op's own body where it is pointwise, and a r
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from math import prod
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from fuseledger.errors import CannotEmit
 from fuseledger.graph.axis import Index
@@ -45,8 +47,7 @@ PRODUCTS_MAX = HELD_MAX // 2
 """The same where several tensors meet: one of them is what the plan holds."""
 
 
-@dataclass(slots=True)
-class Writer:
+class Writer(Struct):
     """Writes the code of one part of a kernel."""
 
     nest: Nest

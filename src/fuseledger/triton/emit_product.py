@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from math import prod
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fuseledger.errors import CannotEmit
 from fuseledger.graph.op import Op
@@ -49,8 +51,7 @@ def _sides(w: Writer, op: Op, frame: Frame) -> tuple[int, int] | None:
     return None
 
 
-@dataclass(slots=True)
-class _Product:
+class _Product(Struct):
     """A matrix product in the making."""
 
     w: Writer

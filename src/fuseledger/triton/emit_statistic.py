@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from fuseledger.graph.op import COMBINES, Op
 from fuseledger.triton.emit_body import Writer
@@ -11,8 +13,7 @@ from fuseledger.triton.scope import Frame
 from fuseledger.triton.walk import Walk, shape_of
 
 
-@dataclass(slots=True)
-class Statistic:
+class Statistic(Struct):
     """One reduction along the walk: its state, and how a tile is merged into it."""
 
     op: Op
@@ -108,8 +109,7 @@ def result_words(op: Op) -> list[str]:
     return words
 
 
-@dataclass(slots=True)
-class Merge:
+class Merge(Struct):
     """Writes the lines that merge a value into a statistic's state."""
 
     w: Writer

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from fuseledger.ledger.compiled import Figures, with_compiled
 from fuseledger.ledger.ledger import KernelLedger

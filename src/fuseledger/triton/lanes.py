@@ -6,8 +6,10 @@ at most two places (rows and columns); a group takes one place, or none where it
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from math import prod
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fuseledger.ledger.kernel import Schedule
 from fuseledger.ledger.nest import Edge, Nest
@@ -17,8 +19,7 @@ MATRIX_LEAST = 16
 """Fewest lanes along any side of a matrix product."""
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(Struct, frozen=True):
     """Axes walked by one vector of lanes: (axis, elements of it in a block)."""
 
     name: str
@@ -43,8 +44,7 @@ class Group:
         return self.block or max(self.least, 1 << (self.points - 1).bit_length())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class Layout(Struct, frozen=True, kw_only=True):
     """Where every axis of a kernel goes."""
 
     tiles: dict[str, int]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from typing import Any
+
+from msgspec.structs import replace
 
 
 def mend_interpreter() -> None:

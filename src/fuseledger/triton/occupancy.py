@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from fuseledger.devices import Device
 from fuseledger.triton.compile import Compiled
@@ -14,8 +14,7 @@ MOST_BLOCKS = 32
 """Blocks an SM keeps where the device does not say."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Occupancy:
+class Occupancy(Struct, frozen=True, kw_only=True):
     """Blocks of a kernel that one SM keeps at once, and what limits them."""
 
     blocks: int

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from fuseledger.errors import CannotEmit
 from fuseledger.graph.graph import Graph
@@ -25,8 +26,7 @@ from fuseledger.triton.scope import Names, identifier
 COMMENT_WIDTH = 96
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Emission:
+class Emission(Struct, frozen=True, kw_only=True):
     """One planned kernel and its code, or why it has none."""
 
     ledger: KernelLedger

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from math import prod
+
+from msgspec import Struct
 
 from fuseledger.errors import CannotEmit
 from fuseledger.graph.graph import Graph
@@ -22,8 +23,7 @@ MERGED = frozenset({"sum", "prod", "max", "min", "any", "all", "max_sumexp", "mo
 """Combines whose results are their state. A position alone cannot be merged: its value is lost."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Partial:
+class Partial(Struct, frozen=True, kw_only=True):
     """The results of one op as parts: buffers `[parts, *shape]` of fp32."""
 
     combine: str

@@ -9,7 +9,8 @@ with all that is known by now: un-fusing is what is left where no schedule helps
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from fuseledger.clock.time import GENERATED
 from fuseledger.devices import Device
@@ -32,8 +33,7 @@ Compile = Callable[[Sequence[EmittedKernel]], list[Compiled]]
 """Compiles kernels, in order."""
 
 
-@dataclass(slots=True, kw_only=True)
-class Evidenced:
+class Evidenced(Struct, kw_only=True):
     """A plan whose kernels were compiled, and how it came about."""
 
     planned: Planned
@@ -61,23 +61,20 @@ def plan_compiled(
     `step` is told what is being done. Kernels that cannot be emitted or do not compile keep their
     model. Where the cuts do not settle, the cheapest plan whose kernels were all compiled is kept.
     """
-    return _Replan(graph, device, options, compile_, step).run(groups)
+    search = new_search(graph, device, options)
+    return _Replan(graph, device, options, compile_, step, search).run(groups)
 
 
-@dataclass(slots=True)
-class _Replan:
+class _Replan(Struct):
     graph: Graph
     device: Device
     options: PlanOptions
     compile_: Compile
     step: Callable[[str], None]
-    search: ScheduleSearch = field(init=False)
+    search: ScheduleSearch
     why_missing: dict[tuple[int, ...], str] = field(default_factory=dict[tuple[int, ...], str])
     seen: set[tuple[object, ...]] = field(default_factory=set[tuple[object, ...]])
     compiled: int = 0
-
-    def __post_init__(self) -> None:
-        self.search = new_search(self.graph, self.device, self.options)
 
     def run(self, groups: list[tuple[int, ...]] | None) -> Evidenced:
         """Plan, compile, choose again, cut again."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import keyword
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Literal
+
+from msgspec import Struct, field
 
 from fuseledger.graph.axis import Index
 from fuseledger.triton.functions import HELPERS
@@ -35,8 +36,7 @@ POINTER_TYPES: dict[str, str] = {
 """Our dtypes → Triton's names of them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(Struct, frozen=True):
     """An expression: its text, the loop depth it needs, and the places its lanes occupy."""
 
     text: str
@@ -60,8 +60,7 @@ class Text:
         return self.text if self.kind == "bool" else f"({self.text} != 0)"
 
 
-@dataclass(frozen=True, slots=True)
-class Variable:
+class Variable(Struct, frozen=True):
     """A loop index in the code: a scalar, or a vector of a group's lanes, or a whole tile."""
 
     name: str
@@ -73,8 +72,7 @@ class Variable:
     """Places of a value that is no vector of lanes: a coordinate that was computed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
+class Range(Struct, frozen=True):
     """The part of an axis that a block walks: from `begin` up to `end`, as texts."""
 
     begin: str
@@ -87,8 +85,7 @@ class Range:
     """Points, as text."""
 
 
-@dataclass(slots=True)
-class Scope:
+class Scope(Struct):
     """A block of lines: the kernel's body, or a loop's."""
 
     depth: int

@@ -7,8 +7,9 @@ there. Parts shrink by the axis's own ratio, down to one element.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from itertools import pairwise
+
+from msgspec.structs import replace
 
 from fuseledger.graph.axis import Index
 from fuseledger.graph.graph import Graph

@@ -6,9 +6,10 @@ from its output's, so that padding and overhang stay what they were.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 from math import prod
+
+from msgspec.structs import replace
 
 from fuseledger.errors import CannotEmit, InvalidGraph
 from fuseledger.graph.graph import Graph

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from fuseledger.graph.graph import Graph
 from fuseledger.ledger.footprint import ACCUMULATOR_BYTES
@@ -18,8 +19,7 @@ from fuseledger.triton.partials import Partial, buffer_of, partials_of, split_ti
 Bytes = dict[str, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Traffic:
+class Traffic(Struct, frozen=True, kw_only=True):
     """Bytes of a kernel, its combine kernel included, on the checked shape."""
 
     account: int

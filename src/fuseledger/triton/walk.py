@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from math import prod
 from typing import Required, TypedDict, Unpack
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fuseledger.errors import CannotEmit
 from fuseledger.triton.emit_body import Writer
@@ -25,8 +27,7 @@ class _How(TypedDict, total=False):
     streams: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Walk:
+class Walk(Struct, frozen=True):
     """Axes in sight: as lanes of a group, or as scalars of a loop."""
 
     axes: tuple[str, ...]

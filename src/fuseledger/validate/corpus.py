@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from fuseledger.clock.library_features import Setting
 from fuseledger.clock.library_kernel import LibraryKernel
@@ -14,8 +15,7 @@ class CorpusError(InputError):
     """A corpus cannot be read; the message names the file, the line or the field."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class Measured(Struct, frozen=True, kw_only=True):
     """One measured time and the kernels that made it."""
 
     corpus: str
@@ -39,8 +39,7 @@ class Measured:
     """Further tables that count it."""
 
 
-@dataclass(slots=True)
-class Corpus:
+class Corpus(Struct):
     """Rows that can be priced, and those that cannot with the reason of each."""
 
     rows: list[Measured] = field(default_factory=list[Measured])

@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fuseledger.clock.library_features import Setting
 from fuseledger.clock.library_fit import Prior
@@ -46,8 +48,7 @@ _FLOPS = re.compile(r"^- FLOP \(both\): `(?P<flops>[^`]+)`", re.M)
 _FAMILY = re.compile(r"^## (?P<name>\w+) ", re.M)
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
+class Family(Struct, frozen=True):
     """A family's formulas by side: (kernels, bytes); FLOPs where it has GEMMs."""
 
     sides: Mapping[str, tuple[str, str]]
@@ -156,8 +157,7 @@ def outcome_of(gain: float, family: str) -> str:
     return f"decisions, {pays}"
 
 
-@dataclass(frozen=True, slots=True)
-class Products:
+class Products(Struct, frozen=True):
     """GEMMs of a family's chain, which a library runs on both sides."""
 
     count: int

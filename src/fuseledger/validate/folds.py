@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from fuseledger.clock.library_fit import (
     PRIORS,
@@ -38,8 +38,7 @@ def fold_of(problem: str, folds: int = FOLDS) -> int:
     return int(hashlib.sha256(problem.encode()).hexdigest(), 16) % folds
 
 
-@dataclass(frozen=True, slots=True)
-class LeftOut:
+class LeftOut(Struct, frozen=True):
     """Predictions of every row from coefficients that were fitted without it."""
 
     times_us: Array

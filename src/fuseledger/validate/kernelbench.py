@@ -5,8 +5,9 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from fuseledger.clock.library import sequence_class
 from fuseledger.clock.library_features import Setting
@@ -42,8 +43,7 @@ of Modal's hosts and of all."""
 FIELDS = ("sizes", "level", "problem_id", "name", "gpu", "host", "torch", "mode", "mean_ms")
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Run:
+class Run(Struct, frozen=True, order=True):
     """What a measured time belongs to."""
 
     sizes: str

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import Literal, Self
+
+from msgspec.structs import replace
 
 from fuseledger.clock.library_features import GRAPH_MODES
 from fuseledger.clock.library_kernel import LibraryKernel, Stream, tensor_bytes

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from fuseledger.clock.library import Fit, load_fit
 from fuseledger.clock.library_fit import PRIORS, Prior, fit, prior_of
@@ -28,8 +28,7 @@ SHIPPED_DEVIATION = 0.5
 """Share of a prior's deviation that remains once a shipped fit has set its mean."""
 
 
-@dataclass(frozen=True, slots=True)
-class Worst:
+class Worst(Struct, frozen=True):
     """One of the rows furthest off, with what its time was thought to be made of."""
 
     name: str
@@ -42,8 +41,7 @@ class Worst:
     """(kernel, µs), the longest first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
+class Point(Struct, frozen=True):
     """One row as a plot shows it."""
 
     class_: str
@@ -52,8 +50,7 @@ class Point:
     predicted_us: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Validation:
+class Validation(Struct, frozen=True, kw_only=True):
     """Everything that a report of a corpus shows."""
 
     corpus: str

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fuseledger.clock.library import ClassError
 from fuseledger.validate.corpus import Measured
@@ -18,8 +19,7 @@ np: Any = numpy
 """NumPy's own overloads leave results of `Any` arrays unknown."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Score:
+class Score(Struct, frozen=True, kw_only=True):
     """One row of the report; None where a figure has no meaning or too few rows."""
 
     corpus: str

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from fuseledger.clock.library_kernel import LibraryKernel, Stream
 from fuseledger.devices import Device
@@ -24,8 +25,7 @@ CLUSTER_MAX = 8
 _FACTOR = re.compile(r"split=(\d+)")
 
 
-@dataclass(frozen=True, slots=True)
-class PricedOption:
+class PricedOption(Struct, frozen=True):
     """One option's time in µs, and the kernel as a naive roofline sees it."""
 
     time_us: float

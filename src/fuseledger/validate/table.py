@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import csv
 import math
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from fuseledger.clock.library_features import Setting
 from fuseledger.errors import FuseledgerError
@@ -67,8 +68,7 @@ def _time(path: Path, line: int, text: str) -> float:
     return value
 
 
-@dataclass(frozen=True, slots=True)
-class _Priced:
+class _Priced(Struct, frozen=True):
     """What the clock of `plan` says of a row, and how far off it is held to be."""
 
     time_us: float

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fuseledger.devices import Device
 from fuseledger.errors import DecisionError
@@ -12,14 +14,13 @@ from fuseledger.graph.compose import attention
 from fuseledger.graph.graph import Graph
 from fuseledger.graph.tensor import DTYPE_BITS, is_float
 from fuseledger.verdict.options import Decision
-from fuseledger.verdict.split import SIZE_MAX, Pricing, Question, Realise, Split, decide_split
+from fuseledger.verdict.split import SIZE_MAX, Pricing, Realise, Split, decide_split
 
 ROWS = 128
 """Queries of a block, where a head has so many: the tile of the libraries' attention."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attention(Question):
+class Attention(Struct, frozen=True, kw_only=True):
     """softmax(QKᵀ/√d)·V; `heads` counts those of all sequences, `kv_heads` those of K and V."""
 
     heads: int

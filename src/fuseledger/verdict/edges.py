@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fuseledger.graph.graph import Graph
 from fuseledger.ledger.account import format_bytes, format_time
@@ -34,8 +36,7 @@ GIVEN = "given"
 """The account of an edge that the user's cut decided, against what the ledger says."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EdgeVerdict:
+class EdgeVerdict(Struct, frozen=True, kw_only=True):
     """Why one intermediate tensor stays on chip or goes to memory."""
 
     tensor: str
@@ -62,8 +63,7 @@ class EdgeVerdict:
     flips: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Finding:
+class _Finding(Struct, frozen=True, kw_only=True):
     """What is found of one pair of choices, whatever the tensor's name."""
 
     account: str

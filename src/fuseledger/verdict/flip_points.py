@@ -8,8 +8,10 @@ or a split factor moves several figures at once: there the change is found by bi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fuseledger.devices import Device, replace_figures
 from fuseledger.ledger.account import format_bytes, format_kib
@@ -25,8 +27,7 @@ Winner = str | None
 Rule = Callable[[Sequence["Option"], int | None], Winner]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Flip:
+class Flip(Struct, frozen=True, kw_only=True):
     """A figure, and the nearest value of it at which another option wins."""
 
     figure: str

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fuseledger.devices import Device
 from fuseledger.errors import DecisionError
@@ -11,11 +13,10 @@ from fuseledger.graph.builder import GraphBuilder
 from fuseledger.graph.graph import Graph
 from fuseledger.graph.tensor import DTYPE_BITS, is_float
 from fuseledger.verdict.options import Decision
-from fuseledger.verdict.split import SIZE_MAX, Pricing, Question, Realise, Split, decide_split
+from fuseledger.verdict.split import SIZE_MAX, Pricing, Realise, Split, decide_split
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gemm(Question):
+class Gemm(Struct, frozen=True, kw_only=True):
     """C[m,n] = Σk A[m,k]·B[k,n]; `tile`, where it is given, is that of every option."""
 
     M: int

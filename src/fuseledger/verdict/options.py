@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from math import prod
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fuseledger.devices import Device
 from fuseledger.graph.declared import declared_graph, declared_op, flat_tensor
@@ -20,8 +22,7 @@ BANDWIDTH_MAX_GBS = 100_000
 """Where the search for a bandwidth that changes the clock's choice ends."""
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """A tensor that an option reads or writes whole."""
 
     name: str
@@ -29,8 +30,7 @@ class Part:
     dtype: str
 
 
-@dataclass(frozen=True, slots=True)
-class Derived:
+class Derived(Struct, frozen=True):
     """A whole figure and how it comes about; figures add up with their words."""
 
     value: int
@@ -45,8 +45,7 @@ def product(*factors: int, of: str) -> Derived:
     return Derived(prod(factors), f"{'·'.join(f'{factor:,}' for factor in factors)} = {of}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeclaredOption:
+class DeclaredOption(Struct, frozen=True, kw_only=True):
     """One way of doing the work, as its author writes it down."""
 
     name: str
@@ -66,8 +65,7 @@ class DeclaredOption:
     """How the bytes come about, where the parts do not say it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class Decision(Struct, frozen=True, kw_only=True):
     """Options, the device they are for, and the verdict on them."""
 
     title: str

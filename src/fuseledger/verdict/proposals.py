@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from functools import cached_property
+
+from msgspec import Struct
 
 from fuseledger.ledger.account import format_bytes, format_kib
 from fuseledger.ledger.kernel import Kernel
@@ -13,17 +15,16 @@ from fuseledger.planner.schedules import Choice, ScheduleSearch
 Group = tuple[int, ...]
 
 
-@dataclass(slots=True)
-class Proposals:
+class Proposals(Struct, dict=True):
     """Proposes schedules by the rule: it fits, its grid covers the machine, it adds little work."""
 
     search: ScheduleSearch
     reach: Reach
-    _strict: ScheduleSearch = field(init=False)
 
-    def __post_init__(self) -> None:
+    @cached_property
+    def _strict(self) -> ScheduleSearch:
         given = self.search
-        self._strict = ScheduleSearch(given.graph, given.device, given.clock, "bytes")
+        return ScheduleSearch(given.graph, given.device, given.clock, "bytes")
 
     def usable(self, group: Group, choice: Choice) -> Choice:
         """The choice, or one whose grid covers the machine where there is one and it does not."""

@@ -13,7 +13,9 @@ Beside it stands the clock's opinion, where the options have times.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from fuseledger.errors import DecisionError
 from fuseledger.ledger.account import Account, Provenance, format_bytes, format_kib, format_time
@@ -26,8 +28,7 @@ WAITS_FOR = {
 """Term of the clock → what a kernel bound by it waits for, in words."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
+class Option(Struct, frozen=True, kw_only=True):
     """One way of doing the work, in the figures that the rule looks at."""
 
     name: str
@@ -66,8 +67,7 @@ class Option:
         return sm_count is None or self.is_small or self.grid >= sm_count
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Verdict(Struct, frozen=True, kw_only=True):
     """Which option, by which account, in a sentence, and where it would flip."""
 
     choice: str

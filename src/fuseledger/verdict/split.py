@@ -7,9 +7,11 @@ the tiles that are given.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fuseledger.clock.roofline import Roofline
 from fuseledger.clock.time import GENERATED
@@ -28,8 +30,7 @@ SIZE_MAX = 1 << 24
 Realise = Literal["best", "library", "generated"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Split:
+class Split(Struct, frozen=True, kw_only=True):
     """A kernel whose reduced axis may be split: its graph, names, and the tiles that are given."""
 
     graph: Graph
@@ -42,8 +43,7 @@ class Split:
     """Tiles of axes that every option has; the others are searched for each."""
 
 
-@dataclass(frozen=True)
-class Pricing:
+class Pricing(Struct, frozen=True, dict=True):
     """Prices a split's options on one device."""
 
     split: Split
