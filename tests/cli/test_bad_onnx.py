@@ -47,6 +47,22 @@ REFUSED: dict[str, tuple[str, str]] = {
         "y of shape [100000000, 100000000] has more than 281,474,976,710,656 elements",
     ),
     "two inputs": ("g (float x, float x) => (float y) { y = Relu (x) }", "2 inputs are named x"),
+    "output": (
+        "g (float[2,3] x, float[3,4] w) => (float[2,5] y) { y = MatMul (x, w) }",
+        "output y is declared as [2, 5], but the rest of the model makes it [2, 4]",
+    ),
+    "output's rank": (
+        "g (float[3,4] x) => (float[n,4,1] y) { y = Relu (x) }",
+        "output y is declared as [?, 4, 1], but the rest of the model makes it [3, 4]",
+    ),
+    "between": (
+        f"{X4} <float[5] a> {{ a = Relu (x) y = Relu (a) }}",
+        "value a is declared as [5], but the rest of the model makes it [4]",
+    ),
+    "input": (
+        "g (float[2] x, float[3] w) => (float[2] y) <float[2] w = {1, 2}> { y = Add (x, w) }",
+        "input w is declared as [3], but the rest of the model makes it [2]",
+    ),
     "strings": ("g (string[2] x) => (string[2] y) { y = Identity (x) }", "elements of type STRING"),
 }  # fmt: skip
 """Mistake → (model, what its line says)."""
@@ -61,6 +77,12 @@ def test_a_broken_model_is_one_line(
     line = refused(capsys, "plan", saved(tmp_path, text))
     assert "model.onnx: " in line
     assert words in line
+
+
+def test_a_symbolic_size_is_no_claim(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Exporters reuse names: y has 2·3 rows, though the file calls them n. (12 + 24) · 4 bytes."""
+    text = "g (float[n,4] x) => (float[n,4] y) { y = Concat <axis=0> (x, x) }"
+    assert "144 B" in headline(capsys, "plan", saved(tmp_path, text), "--dim", "n=3")
 
 
 @pytest.mark.parametrize(

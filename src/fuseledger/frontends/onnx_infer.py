@@ -7,7 +7,7 @@ and Reshape, Slice and Resize see plain numbers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from importlib import import_module
 from math import prod
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from fuseledger.errors import SourceError
+from fuseledger.frontends.onnx_declared import Declaration, declarations, set_dims
 from fuseledger.frontends.onnx_read import (
     VALUE_LIMIT,
     captured,
@@ -88,12 +89,15 @@ class Inference(Struct):
     declared: dict[str, Any] = field(default_factory=dict[str, Any])
     """Types that the file or ONNX's own inference over the whole model gives."""
     opsets: dict[str, int] = field(default_factory=dict[str, int])
+    stated: list[Declaration] = field(default_factory=list[Declaration])
+    """What the file itself says of its values."""
 
     def start(self) -> None:
         """Set the symbolic dimensions and note inputs and initialisers."""
         onnx = onnx_module()
         self.opsets = {standard(o.domain): o.version for o in self.model.opset_import}
         initial = {tensor.name for tensor in self.model.graph.initializer}
+        self.stated = declarations(self.model.graph)
         set_dims(self.model, self.dims, initial, self.source)
         try:
             inferred = onnx.shape_inference.infer_shapes(
@@ -143,6 +147,17 @@ class Inference(Struct):
             results.append(value)
         self._fold(node, inputs, results)
         return results
+
+    def check_stated(self) -> None:
+        """Refuse a file that declares a shape which the rest of the model contradicts."""
+        for stated in self.stated:
+            value = self.values.get(stated.name)
+            if value is None or stated.agrees(value.shape):
+                continue
+            raise SourceError(
+                f"{self.source}: {stated.kind} {stated.name} is declared as {stated}, but the rest "
+                f"of the model makes it {list(value.shape or ())}: correct one of the two"
+            )
 
     def sized(self, value: Value, shape: tuple[int, ...], dtype: str) -> None:
         """Note shape and dtype of a value that only its lowering could tell."""
@@ -326,82 +341,3 @@ def _stand_in(shape: tuple[int, ...]) -> Any:
     import numpy as np
 
     return np.broadcast_to(np.float32(0), shape)
-
-
-# -- symbolic dimensions ---------------------------------------------------------------------------
-
-
-def set_dims(model: Any, dims: Mapping[str, int], initial: set[str], source: str) -> None:
-    """Replace symbolic dimensions by their values, in place.
-
-    `dims` names them as the model does (`batch`), or by value and position (`input.0`). Raises
-    SourceError for a dimension of an input left open, and for names that the model does not have.
-    """
-    for name, size in dims.items():
-        if not 1 <= size <= MAX_ELEMENTS:
-            raise SourceError(
-                f"{source}: --dim {name}={size}: a dimension is at least 1 and at most "
-                f"{MAX_ELEMENTS:,}"
-            )
-    graph = model.graph
-    inputs = [info for info in graph.input if info.name not in initial]
-    used: set[str] = set()
-    open_: dict[str, None] = {}
-    for info in inputs:
-        if not info.type.HasField("tensor_type"):
-            raise SourceError(f"{source}: input {info.name} is no tensor")
-        tensor = info.type.tensor_type
-        if not tensor.HasField("shape"):
-            _give_rank(info, dims)
-        if not tensor.HasField("shape"):
-            open_[f"{info.name}.0"] = None
-        for position, dim in enumerate(tensor.shape.dim):
-            if dim.HasField("dim_value") and dim.dim_value < 0:
-                dim.ClearField("dim_value")
-            name = _set(dim, f"{info.name}.{position}", dims, used)
-            if name is not None:
-                open_[name] = None
-    for info in (*graph.output, *graph.value_info):
-        for position, dim in enumerate(info.type.tensor_type.shape.dim):
-            if _set(dim, f"{info.name}.{position}", dims, used) is not None:
-                dim.ClearField("dim_param")
-    _refuse_unknown(graph, dims, used, open_, source)
-    if open_:
-        several = "dimensions are" if len(open_) > 1 else "dimension is"
-        flags = " ".join(f"--dim {name}=VALUE" for name in open_)
-        raise SourceError(f"{source}: symbolic {several} not set: {', '.join(open_)}: give {flags}")
-
-
-def _set(dim: Any, place: str, dims: Mapping[str, int], used: set[str]) -> str | None:
-    """Set one dimension; the name by which to set it where it stays open."""
-    if dim.HasField("dim_value"):
-        return None
-    name = dim.dim_param or place
-    for key in (place, name):
-        if key in dims:
-            dim.dim_value = dims[key]
-            used.add(key)
-            used.add(name)
-            return None
-    return name
-
-
-def _give_rank(info: Any, dims: Mapping[str, int]) -> None:
-    """An input without a shape has the dimensions that are given: x.0, x.1, …"""
-    position = 0
-    while f"{info.name}.{position}" in dims:
-        info.type.tensor_type.shape.dim.add()
-        position += 1
-
-
-def _refuse_unknown(
-    graph: Any, dims: Mapping[str, int], used: set[str], open_: Iterable[str], source: str
-) -> None:
-    produced = {name for node in graph.node for name in node.output if name}
-    for name in dims:
-        value, _, position = name.rpartition(".")
-        if name in used or (value in produced and position.isdigit()):
-            continue
-        known = sorted({*open_, *(key for key in used if "." not in key)})
-        there = f"its symbolic dimensions are {', '.join(known)}" if known else "it has none"
-        raise SourceError(f"{source}: no symbolic dimension is named {name}: {there}")

@@ -96,6 +96,7 @@ class Lowering(Struct):
         for node in graph.node:
             if any(name in self.read for name in node.output):
                 self._node(node)
+        self.inference.check_stated()
         for info in graph.output:
             self._output(info.name)
         return self.builder.finish()
@@ -251,7 +252,7 @@ class Lowering(Struct):
             if value.shape is not None and value.shape != view.shape:
                 raise SourceError(
                     f"{self.inference.source}: {node_title(node)} gives {list(view.shape)}, "
-                    f"where {list(value.shape)} is inferred"
+                    f"where {list(value.shape)} is declared or inferred"
                 )
             if not value.is_sized:  # a custom operator, or one without a shape rule
                 self.inference.sized(value, view.shape, view.dtype)
