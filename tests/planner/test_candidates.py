@@ -39,18 +39,76 @@ def test_an_epilogue_of_any_length_is_one_kernel() -> None:
         assert planned.partition.optimal
 
 
+@pytest.mark.parametrize("device", ["h100-sxm", "mi300x"])
+@pytest.mark.parametrize("kind", ["chain", "swish", "gelu"])
+def test_a_run_of_200_pointwise_ops_is_one_kernel(kind: str, device: str) -> None:
+    """However an activation is spelled out, and however often: x is read and y written, once."""
+    b = GraphBuilder(kind)
+    x = y = b.input("x", (4096, 4096), "fp16")
+    while len(b.ops) < 200:
+        if kind == "chain":
+            y = b.map(("tanh", "relu", "exp", "abs", "neg")[len(b.ops) % 5], [y])
+        elif kind == "swish":
+            y = b.map("mul", [b.map("sigmoid", [y]), y])
+        else:  # y·½ · (1 + erf(y·x)), with x in place of the constant
+            inner = b.map("erf", [b.map("mul", [y, x])])
+            y = b.map("mul", [b.map("neg", [y]), b.map("add", [inner, x])])
+    b.output(y, "y")
+    planned = make_plan(b.finish(), load(device), PlanOptions(objective="bytes"))
+    assert planned.totals.launches == 1
+    assert planned.totals.bytes == 2 * 4096 * 4096 * 2
+    assert make_plan(planned.graph, load(device)).totals.launches == 1
+
+
+def test_repeated_runs_longer_than_a_window_are_one_kernel_each() -> None:
+    """Three products, each with an epilogue of 60 ops: the later ones are the first one, moved."""
+    b = GraphBuilder("runs")
+    y = b.input("x", (4096, 4096), "fp16")
+    for _ in range(3):
+        y = compose.matmul(b, y, b.weight("w", (4096, 4096), "fp16"))
+        for i in range(60):
+            y = b.map(("tanh", "relu", "abs")[i % 3], [y])
+    b.output(y, "y")
+    planned = make_plan(b.finish(), load("h100-sxm"), PlanOptions(objective="bytes"))
+    assert [len(kernel.kernel.ops) for kernel in planned.kernels] == [61, 61, 61]
+
+
 def test_a_unit_ends_where_something_joins_leaves_or_grows() -> None:
-    """relu and tanh continue the product; a result read twice and a sum of two end a unit."""
+    """relu and tanh continue the product, and so does the sum of what follows from them alone;
+    what a second output, a result from elsewhere and a wider type do not."""
     b = GraphBuilder("units")
     x = b.input("x", (64, 64), "fp16")
     product = compose.matmul(b, x, b.weight("w", (64, 64), "fp16"))
     a = b.map("tanh", [b.map("relu", [product])])
-    c = b.map("exp", [a])
-    d = b.map("add", [c, b.map("relu", [a])])
-    b.output(b.map("relu", [d]), "y")
+    c = b.map("add", [b.map("exp", [a]), b.map("relu", [a])])
+    b.output(c, "c")
+    d = b.map("abs", [c])
+    e = b.map("add", [d, compose.matmul(b, d, b.weight("w", (64, 64), "fp16"))])
+    b.output(b.map("exp", [b.map("neg", [e])], dtype="fp32"), "y")
     graph = b.finish()
     names = [[graph.ops[i].function for i in bits(mask)] for mask in units(graph)]
-    assert names == [["gemm", "relu", "tanh"], ["exp"], ["relu"], ["add", "relu"]]
+    assert names == [
+        ["gemm", "relu", "tanh", "exp", "relu", "add"], ["abs"], ["gemm"], ["add", "neg"], ["exp"],
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_cut_within_a_unit_moves_no_fewer_bytes_than_one_behind_it(seed: int) -> None:
+    """Any first part of a unit hands on at least as much as all of it, on random graphs."""
+    graph = random_graph(seed, 30)
+    for unit in map(list, map(bits, units(graph))):
+        result = graph.tensors[graph.ops[unit[-1]].writes[0].tensor].bytes
+        for chosen in range(1 << min(len(unit) - 2, 12) if len(unit) > 1 else 0):
+            first = {unit[0]} | {i for n, i in enumerate(unit[1:-1]) if chosen >> n & 1}
+            if any(j in unit and j not in first for i in first for j in graph.predecessors[i]):
+                continue
+            handed = {
+                read.tensor
+                for i in unit if i not in first
+                for read in graph.ops[i].reads
+                if graph.producer.get(read.tensor) in first
+            }  # fmt: skip
+            assert sum(graph.tensors[name].bytes for name in handed) >= result
 
 
 def test_growth_by_units_finds_what_growth_by_ops_finds() -> None:

@@ -16,6 +16,7 @@ from itertools import pairwise
 from msgspec import Struct, field
 
 from fuseledger.graph.graph import Graph
+from fuseledger.graph.op import Op
 from fuseledger.planner.bits import bits
 from fuseledger.planner.merging import merge_pairs
 from fuseledger.planner.partition import Reach
@@ -69,33 +70,78 @@ def neighbours(graph: Graph) -> list[int]:
 def units(graph: Graph) -> list[int]:
     """Masks of the graph's units, in order: ops, with the pointwise ops that only continue them.
 
-    `v` continues `u` where it is pointwise, reads nothing else that the graph makes, `u` has no
-    other reader, and its result is no larger. A cut between the two then moves no fewer bytes
+    `v` continues `u` where all that follows from `u` comes together in `v`, and from `u` to `v`
+    there are only pointwise ops that read nothing else that the graph makes: a next op, or an
+    activation that is spelled out (`x·σ(x)`). A cut between the two then moves no fewer bytes
     than one after `v`.
     """
     home = list(range(len(graph.ops)))
-    for i, op in enumerate(graph.ops):
-        before = graph.predecessors[i]
-        if len(before) == 1 and _continues(graph, before[0], i) and not op.is_opaque:
-            home[i] = home[before[0]]
+    joins = _joins(graph)
+    for u in range(len(graph.ops)):
+        for i in _continued(graph, u, joins[u]):
+            home[i] = home[u]
     masks: dict[int, int] = {}
     for i, root in enumerate(home):
         masks[root] = masks.get(root, 0) | 1 << i
     return list(masks.values())
 
 
-def _continues(graph: Graph, i: int, j: int) -> bool:
-    u, v = graph.ops[i], graph.ops[j]
-    if u.is_opaque or u.kind == "declared" or v.combine is not None or v.kind != "loop":
-        return False
-    if len(u.writes) != 1 or len(v.writes) != 1 or v.scans:
-        return False
-    made, result = graph.tensors[u.writes[0].tensor], graph.tensors[v.writes[0].tensor]
+def _joins(graph: Graph) -> list[int]:
+    """For each op the first one through which all that follows from it goes, else past the end.
+
+    Immediate post-dominators, as in Cooper, Harvey and Kennedy (2001): readers come later.
+    """
+    end = len(graph.ops)
+    joins = [end] * end
+    for i in range(end - 1, -1, -1):
+        later = graph.successors[i]
+        if not later or any(write.tensor in graph.outputs for write in graph.ops[i].writes):
+            continue
+        join = later[0]
+        for other in later[1:]:
+            while join != other:
+                join, other = min(join, other), max(join, other)
+                join = joins[join]
+        joins[i] = join
+    return joins
+
+
+def _continued(graph: Graph, u: int, v: int) -> list[int]:
+    """The ops from `u`, which is left out, to `v`; none where `v` does not continue `u`."""
+    op = graph.ops[u]
+    if v == len(graph.ops) or op.is_opaque or op.kind == "declared" or len(op.writes) != 1:
+        return []
+    made = graph.tensors[op.writes[0].tensor]
+    if op.output_points != made.elements:
+        return []
+    between: set[int] = set()
+    waiting = [v, *graph.successors[u]]
+    while waiting:
+        i = waiting.pop()
+        if i in between:
+            continue
+        if not _is_pointwise(graph.ops[i], made.elements):
+            return []
+        between.add(i)
+        if i != v:
+            waiting.extend(graph.successors[i])
+    if any(j != u and j not in between for i in between for j in graph.predecessors[i]):
+        return []
+    stored = [graph.tensors[graph.ops[i].writes[0].tensor].bytes for i in between - {v}]
+    if u in graph.predecessors[v]:
+        stored = []  # whatever is cut, v reads what u made
+    result = graph.tensors[graph.ops[v].writes[0].tensor]
+    return sorted(between) if result.bytes <= min([made.bytes, *stored]) else []
+
+
+def _is_pointwise(op: Op, points: int) -> bool:
+    """Whether an op makes one result, at every one of so many points by itself."""
     return (
-        graph.consumers[made.name] == (j,)
-        and made.name not in graph.outputs
-        and u.output_points == v.points == made.elements
-        and result.bytes <= made.bytes
+        op.kind == "loop"
+        and op.combine is None
+        and not op.scans
+        and len(op.writes) == 1
+        and op.points == points
     )
 
 
@@ -133,12 +179,14 @@ def enumerate_candidates(
     are added.
     """
     limits = limits or Limits()
-    firsts = representatives(graph)
-    seen_once = _windows(firsts)
+    grouped = units(graph)
+    window = max(WINDOW, 2 * max(map(_span, grouped), default=0))
+    firsts = representatives(graph, window)
+    seen_once = _windows(firsts, window)
     barriers = sum(1 << i for i, op in enumerate(graph.ops) if op.is_opaque)
     growth = _Growth(graph, cost, limits, distinct, deadline, moved)
     whole = growth.run([1 << i for i in bits(seen_once)], barriers, stop=True)
-    grouped = [mask for mask in units(graph) if not mask & ~seen_once]
+    grouped = [mask for mask in grouped if not mask & ~seen_once]
     if time.monotonic() < deadline and (len(grouped) < seen_once.bit_count() or not whole):
         growth.run(grouped, barriers, stop=False)
     found = growth.found
@@ -147,7 +195,7 @@ def enumerate_candidates(
             graph, growth.near, cost, max_ops=limits.max_ops, among=seen_once, deadline=deadline
         )
         found = {mask: price for mask, price in merged.items() if mask & seen_once} | found
-    return Candidates(_shifted(found, firsts), growth.cut_short)
+    return Candidates(_shifted(found, firsts, window), growth.cut_short)
 
 
 class _Growth:
@@ -303,16 +351,21 @@ def _pieces(mask: int, piece_of: dict[int, int]) -> Iterable[int]:
     return dict.fromkeys(piece_of[i] for i in bits(mask) if i in piece_of)
 
 
-def _windows(firsts: list[int]) -> int:
+def _span(mask: int) -> int:
+    """Ops from the first of a set to its last."""
+    return mask.bit_length() - (mask & -mask).bit_length() + 1
+
+
+def _windows(firsts: list[int], window: int) -> int:
     """Mask of the ops that some first window covers."""
     mask = 0
     for i, first in enumerate(firsts):
         if first == i:
-            mask |= (1 << WINDOW) - 1 << i
+            mask |= (1 << window) - 1 << i
     return mask & (1 << len(firsts)) - 1
 
 
-def _shifted(found: dict[int, float], firsts: list[int]) -> dict[int, float]:
+def _shifted(found: dict[int, float], firsts: list[int], window: int) -> dict[int, float]:
     """The candidates of every window: those of the first equal one, moved to where it is."""
     if all(first == i for i, first in enumerate(firsts)):
         return found
@@ -322,6 +375,6 @@ def _shifted(found: dict[int, float], firsts: list[int]) -> dict[int, float]:
     moved: dict[int, float] = {}
     for i, first in enumerate(firsts):
         for mask in starting[first]:
-            if first == i or mask >> first < 1 << WINDOW:
+            if first == i or mask >> first < 1 << window:
                 moved[mask << i - first] = found[mask]
     return moved

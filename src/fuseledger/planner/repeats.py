@@ -14,7 +14,8 @@ from fuseledger.graph.op import Access
 from fuseledger.graph.structure import Shift, start_of
 
 WINDOW = 48
-"""Ops that a candidate may span where regions repeat: two transformer layers."""
+"""Ops that a candidate may span where regions repeat: two transformer layers, or more where a unit
+is longer than one."""
 
 
 WIDELY = 8
@@ -34,7 +35,7 @@ def joins_many(graph: Graph, op: int) -> bool:
     return len(graph.predecessors[op]) > WIDELY
 
 
-def representatives(graph: Graph, window: int = WINDOW) -> list[int]:
+def representatives(graph: Graph, window: int) -> list[int]:
     """For each op the first op from which the next `window` ops look the same."""
     marks = _signatures(graph, window)
     count = len(marks)
