@@ -9,9 +9,10 @@ pipeline stage; elsewhere the step at hand is in registers, and one stage needs 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import prod
 from typing import Literal
+
+from msgspec import Struct
 
 from fuseledger.graph.op import Access, Op
 from fuseledger.graph.tensor import DTYPE_BITS
@@ -36,8 +37,7 @@ Contractions = list[tuple[int, tuple[str, ...], tuple[str, ...]]]
 """(op, axes of its left side alone, axes of its right side alone) per product."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Operand:
+class _Operand(Struct, frozen=True):
     """One operand of a product."""
 
     side: Part
@@ -49,8 +49,7 @@ class _Operand:
     `kept`: loaded before the loop that the product is in, and read by each of its turns."""
 
 
-@dataclass(frozen=True, slots=True)
-class Staged:
+class Staged(Struct, frozen=True):
     """Shared memory of a block's operands."""
 
     step_bytes: int
