@@ -287,3 +287,21 @@ def test_a_second_walk_of_short_rows_is_served_by_l2():
     )
     assert part == pytest.approx(full + (none - full) * (1 - (1.1 - 1) / (1.1 - 0.5)))
     assert none == pytest.approx(2 * full)
+
+
+def test_a_second_walk_waits_for_the_first():
+    """Two walks of a block are two latencies of 0.5 µs."""
+    assert Roofline(machine()).time(price(walks=2)).latency_us == 1.0
+
+
+def test_a_library_call_does_not_spill():
+    """8 B a thread of 100 blocks of 4 warps, written and read, take 0.2 µs of generated code's time
+    and none of a library's, whose registers are its own."""
+    spilling = {"spill_bytes": 8, "flops": {"matrix:fp16": 1e8}}
+    own = Roofline(machine()).time(price(**spilling))
+    assert own.spill_us == pytest.approx(2 * 8 * 100 * 128 / 1000e3)
+    call = LibraryCall(library="cuBLAS", core="gemm", epilogue="", residual=False)
+    theirs = Roofline(machine(library_share=Shares(gemm=figure(1.0)))).time(
+        price(**spilling, calls=Calls(core="gemm", call=call))
+    )
+    assert (theirs.realised, theirs.spill_us) == ("cuBLAS", 0.0)

@@ -32,6 +32,8 @@ COMMANDS: dict[str, str] = {
 """Command → its help in one line; the command itself is `fuseledger.cli.<name>:command`."""
 
 
+LEAK_CHECKED = ("jax", "onnx", "torch", "triton")
+"""Packages whose bindings report what is left when the process ends, so that it has to go first."""
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
@@ -70,7 +72,8 @@ def main(args: list[str] | None = None) -> NoReturn:
         if reconfigure is not None:
             reconfigure(errors="replace")
     code = run(args)
-    gc.freeze()  # the process ends: what is left need not be searched for cycles
+    if not any(name in sys.modules for name in LEAK_CHECKED):
+        gc.freeze()  # the process ends: what is left need not be searched for cycles
     sys.exit(code)
 
 

@@ -25,7 +25,7 @@ from fuseledger.ledger.price import WARP_THREADS, Price
 
 WAVE_LATENCY_SHARE = 0.1
 """Of a block's latency, what each wave after the first adds: blocks that end let others start, so
-the rest is hidden by blocks in flight (assumed)."""
+the rest is hidden by blocks in flight (assumed). A second walk waits for the first."""
 PIPELINE_BYTES = 1280
 """Bytes along the reduced axis that a block has in flight of each row: five stages of 128 elements
 of two bytes, the deepest of TorchInductor's configurations for tiles of 64 and more
@@ -69,6 +69,8 @@ class _Realised(NamedTuple):
     """Of the pipe's dense peak."""
     l2_us: float
     matrix_us: float
+    spill_us: float = 0.0
+    """None of a library's: its registers are not those of the schedule."""
 
 
 class Roofline(Struct, frozen=True, dict=True):
@@ -111,35 +113,36 @@ class Roofline(Struct, frozen=True, dict=True):
             terms.append(("lanes", lanes_us))
         if rates.special_ops_per_s is not None and price.special_ops:
             terms.append(("special", price.special_ops / rates.special_ops_per_s * 1e6 / fill))
-        realised = self._realised(price, matrix_us, on_lanes, max([us for _, us in terms]))
+        spilled = 2 * price.spill_bytes * blocks * price.warps * WARP_THREADS
+        spill_us = spilled / rates.stream_gbs / 1e3
+        other_us = max([us for _, us in terms])
+        realised = self._realised(price, matrix_us, spill_us, other_us, on_lanes=on_lanes)
         if rates.l2_gbs is not None:
             terms.insert(1, ("l2", realised.l2_us))
         if matrix_us:
             terms.append(("matrix", realised.matrix_us))
         launch_us = price.launches * rates.launch_us
-        latency_us = rates.latency_us * (1 + WAVE_LATENCY_SHARE * (waves - 1))
+        latency_us = price.walks * rates.latency_us * (1 + WAVE_LATENCY_SHARE * (waves - 1))
         combine_us = self._combine_us(price, resident) if price.launches > 1 else 0.0
-        spilled = 2 * price.spill_bytes * blocks * price.warps * WARP_THREADS
-        spill_us = spilled / rates.stream_gbs / 1e3
         slowest = max([us for _, us in terms])
-        total_us = launch_us + slowest + latency_us + combine_us + spill_us
+        total_us = launch_us + slowest + latency_us + combine_us + realised.spill_us
         return Time(
-            total_us, launch_us, tuple(terms), latency_us, spill_us, combine_us,
+            total_us, launch_us, tuple(terms), latency_us, realised.spill_us, combine_us,
             realised.name, realised.share,
         )  # fmt: skip
 
     def _realised(
-        self, price: Price, matrix_us: float, on_lanes: bool, other_us: float
+        self, price: Price, matrix_us: float, spill_us: float, other_us: float, *, on_lanes: bool
     ) -> _Realised:
         """The cheaper realisation; a library call where it is no slower."""
         calls = price.calls
         l2_us = self._l2_us(price, 1.0)
         if calls.core is None:
-            return _Realised(GENERATED, 1.0, l2_us, matrix_us)
+            return _Realised(GENERATED, 1.0, l2_us, matrix_us, spill_us)
         library, generated = self._shares("lanes" if on_lanes else calls.core)
         rows = price.calls.rows
         padded_us = matrix_us * _padding(price, DOT_ROWS) if rows else matrix_us
-        own = _Realised(GENERATED, generated, l2_us, padded_us / generated)
+        own = _Realised(GENERATED, generated, l2_us, padded_us / generated, spill_us)
         if calls.call is None:
             return own
         loads = self._rates.library_loads
@@ -148,7 +151,7 @@ class Roofline(Struct, frozen=True, dict=True):
         theirs = _Realised(name, library, self._l2_us(price, loads), padded_us / library)
         if self.realise != "best":
             return theirs if self.realise == "library" else own
-        slower = max(own.l2_us, own.matrix_us, other_us)
+        slower = max(own.l2_us, own.matrix_us, other_us) + spill_us
         return theirs if max(theirs.l2_us, theirs.matrix_us, other_us) <= slower else own
 
     def _l2_us(self, price: Price, loads: float) -> float:

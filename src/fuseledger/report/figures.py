@@ -157,7 +157,7 @@ def kernel_notes(kernel: KernelPart) -> list[str]:
     named = {name: getattr(accounts, name) for name in accounts.__struct_fields__}
     notes = [f"{name} veto: {each.veto}" for name, each in named.items() if each.veto]
     spilled = _SPILLED.search(accounts.registers.derivation.partition("; modelled")[0])
-    if spilled:
+    if spilled and kernel.realisation.call is None:
         notes.append(spilled[0])
     if kernel.schedule.walks > 1:
         notes.append(f"walks what it reads again {kernel.schedule.walks} times")

@@ -207,12 +207,14 @@ def _grouped(items: Iterable[int], key: Callable[[int], Hashable]) -> list[list[
 
 def _kernel_row(kernel: KernelPart, members: list[int]) -> KernelRow:
     accounts = kernel.accounts
+    is_library = kernel.realisation.call is not None
+    on_chip = format_kib(accounts.capacity.value) if accounts.capacity.value else "–"
     return KernelRow(
         number=members[0] + 1, count=len(members), label=label_words(kernel.label),
         grid=grid_words(kernel.schedule), bytes=bytes_words(accounts.traffic.value),
         time=time_words(kernel.time_us), bound=SHORT_BOUNDS.get(kernel.time.bound, "–"),
-        registers=registers_words(accounts.registers),
-        on_chip=format_kib(accounts.capacity.value) if accounts.capacity.value else "–",
+        registers="–" if is_library else registers_words(accounts.registers),
+        on_chip="–" if is_library else on_chip,
         notes=tuple(kernel_notes(kernel)), total_us=kernel.time_us * len(members),
     )  # fmt: skip
 
