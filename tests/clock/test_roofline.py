@@ -305,3 +305,17 @@ def test_a_library_call_does_not_spill():
         price(**spilling, calls=Calls(core="gemm", call=call))
     )
     assert (theirs.realised, theirs.spill_us) == ("cuBLAS", 0.0)
+
+
+def test_a_library_leaves_out_what_a_mask_hides():
+    """1e9 FLOP at 100 TFLOP/s take 10 µs, and 6 where 60 % of the points are computed."""
+    device = machine(library_share=Shares(attention=figure(1.0)))
+    call = LibraryCall(library="cuDNN", core="attention")
+    whole, masked = (
+        Roofline(device).time(
+            price(flops={"matrix:fp16": 1e9}, calls=Calls("attention", call, unmasked=share))
+        )
+        for share in (1.0, 0.6)
+    )
+    assert dict(whole.terms)["matrix"] == pytest.approx(10.0)
+    assert dict(masked.terms)["matrix"] == pytest.approx(6.0)

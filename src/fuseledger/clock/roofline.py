@@ -21,6 +21,7 @@ from fuseledger.clock.time import GENERATED, Time
 from fuseledger.devices import Device, LaunchMode
 from fuseledger.errors import DeviceError
 from fuseledger.ledger.footprint import ACCUMULATOR_BYTES
+from fuseledger.ledger.library_calls import ATTENTION_TILE
 from fuseledger.ledger.price import WARP_THREADS, Price
 
 WAVE_LATENCY_SHARE = 0.1
@@ -34,10 +35,6 @@ PAIR_LOADS = 0.75
 """Share of its loads that a library's product makes where blocks form clusters: two neighbours of
 square tiles load three tiles' sides in place of four (cuBLAS on Hopper and Blackwell names such
 kernels `2x1` and `2cta`: github.com/triton-lang/triton/pull/9044). Triton does not share loads."""
-ATTENTION_ROWS = 128
-"""Rows of a tile in the libraries' attention: a block with fewer queries computes them all the
-same (FlashAttention, hopper/tile_size.h and csrc/flash_attn/src/flash_fwd_launch_template.h: 128
-rows for heads of 64 and more)."""
 DOT_ROWS = 16
 """Least rows of a generated tile: Triton's `tl.dot` takes 16 or more."""
 COMBINE_TILE = 1024
@@ -71,6 +68,8 @@ class _Realised(NamedTuple):
     matrix_us: float
     spill_us: float = 0.0
     """None of a library's: its registers are not those of the schedule."""
+    computed: float = 1.0
+    """Share of the points that it computes: the others are masked."""
 
 
 class Roofline(Struct, frozen=True, dict=True):
@@ -100,6 +99,7 @@ class Roofline(Struct, frozen=True, dict=True):
         terms = [("dram", dram_bytes / self._drawn_gbs(min(blocks, sms)) / 1e3)]
         if price.staged is not None and rates.latency_us:
             terms.append(("pipeline", self._pipeline_us(price, price.staged.rows, waves)))
+        loads_us = max([us for _, us in terms])
         matrix_us, lanes_us, on_lanes = 0.0, 0.0, False
         for pipe, flops in price.flops.items():
             unit, flops_per_s = self._pipe(pipe)
@@ -109,14 +109,17 @@ class Roofline(Struct, frozen=True, dict=True):
                 on_lanes = on_lanes or pipe in self._lane_products
             else:
                 lanes_us += us
-        if lanes_us:
-            terms.append(("lanes", lanes_us))
-        if rates.special_ops_per_s is not None and price.special_ops:
-            terms.append(("special", price.special_ops / rates.special_ops_per_s * 1e6 / fill))
+        special_us = 0.0
+        if rates.special_ops_per_s is not None:
+            special_us = price.special_ops / rates.special_ops_per_s * 1e6 / fill
         spilled = 2 * price.spill_bytes * blocks * price.warps * WARP_THREADS
         spill_us = spilled / rates.stream_gbs / 1e3
-        other_us = max([us for _, us in terms])
-        realised = self._realised(price, matrix_us, spill_us, other_us, on_lanes=on_lanes)
+        beside_us = loads_us, max(lanes_us, special_us)
+        realised = self._realised(price, matrix_us, spill_us, beside_us, on_lanes=on_lanes)
+        if lanes_us:
+            terms.append(("lanes", lanes_us * realised.computed))
+        if special_us:
+            terms.append(("special", special_us * realised.computed))
         if rates.l2_gbs is not None:
             terms.insert(1, ("l2", realised.l2_us))
         if matrix_us:
@@ -132,9 +135,16 @@ class Roofline(Struct, frozen=True, dict=True):
         )  # fmt: skip
 
     def _realised(
-        self, price: Price, matrix_us: float, spill_us: float, other_us: float, *, on_lanes: bool
+        self,
+        price: Price,
+        matrix_us: float,
+        spill_us: float,
+        beside_us: tuple[float, float],
+        *,
+        on_lanes: bool,
     ) -> _Realised:
-        """The cheaper realisation; a library call where it is no slower."""
+        """The cheaper realisation; a library call where it is no slower. `beside_us`: of DRAM and
+        the trips to it, and of the pipes beside the matrix units."""
         calls = price.calls
         l2_us = self._l2_us(price, 1.0)
         if calls.core is None:
@@ -145,14 +155,18 @@ class Roofline(Struct, frozen=True, dict=True):
         own = _Realised(GENERATED, generated, l2_us, padded_us / generated, spill_us)
         if calls.call is None:
             return own
-        loads = self._rates.library_loads
-        padded_us = matrix_us * _padding(price, ATTENTION_ROWS) if rows else matrix_us
-        name = calls.call.name
-        theirs = _Realised(name, library, self._l2_us(price, loads), padded_us / library)
+        loads, computed = self._rates.library_loads * calls.unmasked, calls.unmasked
+        padded_us = matrix_us * _padding(price, ATTENTION_TILE) if rows else matrix_us
+        theirs = _Realised(
+            calls.call.name, library, self._l2_us(price, loads), padded_us * computed / library,
+            computed=computed,
+        )  # fmt: skip
         if self.realise != "best":
             return theirs if self.realise == "library" else own
-        slower = max(own.l2_us, own.matrix_us, other_us) + spill_us
-        return theirs if max(theirs.l2_us, theirs.matrix_us, other_us) <= slower else own
+        loads_us, pipes_us = beside_us
+        slower = max(own.l2_us, own.matrix_us, loads_us, pipes_us) + spill_us
+        quicker = max(theirs.l2_us, theirs.matrix_us, loads_us, pipes_us * computed)
+        return theirs if quicker <= slower else own
 
     def _l2_us(self, price: Price, loads: float) -> float:
         """Time of L2, of what blocks load the given share; 0 where its bandwidth is unknown."""

@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from fuseledger.graph.op import Op
 from fuseledger.graph.scalar import Call, Const, Expr, Read
+from fuseledger.ledger.masks import unmasked_share
 from fuseledger.ledger.nest import Nest
 
 Core = Literal["gemm", "conv", "attention"]
@@ -82,6 +83,9 @@ class Calls(Struct, frozen=True):
     """Why no library has it, where it holds a product of tensors."""
     rows: tuple[str, ...] = ()
     """Axes of an attention's queries: what a block has of them fills the rows of its tile."""
+    unmasked: float = 1.0
+    """Share of an attention's points that a library computes: it leaves out tiles that a mask by
+    position hides (FlashAttention, hopper/block.h, `get_n_block_min_max`)."""
 
 
 NO_PRODUCT = Calls(None, None)
@@ -150,9 +154,13 @@ def _attention(nest: Nest, library: str, steps: list[str], products: list[int]) 
         call, reason = None, f"{library}'s attention is QKᵀ, scale, mask, softmax, V"
     elif dtype not in HALF:
         call, reason = None, f"{library} has no attention in {dtype}"
-    return Calls("attention", call, reason, rows)
+    return Calls("attention", call, reason, rows, unmasked_share(nest, ATTENTION_TILE))
 
 
+ATTENTION_TILE = 128
+"""Rows of a tile in the libraries' attention, and columns that it takes at a time: a block with
+fewer queries computes them all the same (FlashAttention, hopper/tile_size.h and
+csrc/flash_attn/src/flash_fwd_launch_template.h: 128 rows for heads of 64 and more)."""
 _SOFTMAX = ["softmax.statistic", "softmax.apply", "product"]
 _INSIDE = ("alpha", "mask", "identity")
 """Steps between its products that a library's attention takes in: scale, mask, casts."""

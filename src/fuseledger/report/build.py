@@ -167,6 +167,7 @@ def _realisation(ledger: KernelLedger) -> RealisationPart:
         call=None if generated else time.realised,
         core=calls.core,
         peak_share=time.matrix_share if calls.core is not None else None,
+        computed=1.0 if generated else calls.unmasked,
         reason=calls.reason,
     )
 

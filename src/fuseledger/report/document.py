@@ -160,6 +160,8 @@ class RealisationPart(Part, frozen=True, kw_only=True):
     core: Literal["gemm", "conv", "attention"] | None
     peak_share: Number | None
     reason: str
+    computed: Number = 1.0
+    """Share of its points that the call computes: a mask by position hides the others."""
 
 
 class KernelPart(Part, frozen=True, kw_only=True):

@@ -147,7 +147,10 @@ _SPILLED = re.compile(r"[\d,]+ B a thread spill")
 def realisation_words(realisation: RealisationPart) -> str:
     """`library: cuBLAS + BIAS`, or `generated`, and why no library has it."""
     if realisation.call is not None:
-        return f"library: {realisation.call}"
+        words = f"library: {realisation.call}"
+        if realisation.computed < 1:
+            words += f", which leaves out the {1 - realisation.computed:.0%} that the mask hides"
+        return words
     return f"generated: {realisation.reason}" if realisation.reason else "generated"
 
 
