@@ -13,9 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
-from fuseledger.clock.library_fit import PRIORS, design_of, fit, predict, prior_of
+from fuseledger.clock.library import Fit
+from fuseledger.clock.library_fit import PRIORS, design_of, deviations, fit, predict, prior_of
 from fuseledger.validate.corpus import Measured
-from fuseledger.validate.folds import by_problem, rows_of, weights_of
+from fuseledger.validate.folds import by_problem, fold_of, rows_of, weights_of
 from fuseledger.validate.kernelbench import read_kernelbench
 from fuseledger.validate.run import start_from
 
@@ -30,9 +31,26 @@ def _quarter(remainder: int) -> Part:
     return lambda m: int(m.problem.split("/")[1]) % 4 == remainder
 
 
+def _half(seed: int, *, first: bool) -> Part:
+    """One of two halves of the problems, drawn at random."""
+
+    def holds(m: Measured) -> bool:
+        key = f"{seed} {m.problem}"
+        return (fold_of(key, 2) == 0) == first
+
+    return holds
+
+
 PARTS: dict[str, tuple[Part, Part]] = {
     "problems 1 mod 4 → 3 mod 4": (_quarter(1), _quarter(3)),
     "3 mod 4 → 1 mod 4": (_quarter(3), _quarter(1)),
+    **{
+        f"a half, drawn at random, → the other ({seed})": (
+            _half(seed, first=True),
+            _half(seed, first=False),
+        )
+        for seed in (1, 2)
+    },
     "H100s → A100, L40S": (
         lambda m: m.setting.device.name.startswith("h100"),
         lambda m: not m.setting.device.name.startswith("h100"),
@@ -58,11 +76,16 @@ def main(folder: str) -> None:
         first, second = [m for m in rows if seen(m)], [m for m in rows if unseen(m)]
         design = design_of(rows_of(first))
         times = np.array([m.time_us for m in first])
-        found = dict(zip(design.names, fit(design, times, PRIORS, weights_of(first)), strict=True))
+        weights = weights_of(first)
+        at = fit(design, times, PRIORS, weights)
+        found = dict(zip(design.names, at.tolist(), strict=True))
+        left = deviations(design, times, at, PRIORS, weights)
+        open_ = dict(zip(design.names, left.tolist(), strict=True))
+        seen_fit = Fit(fitted_on=name, problems=(), coefficients=found, deviations=open_, errors={})
         other = design_of(rows_of(second))
         theta = np.array([found.get(n, prior_of(n, PRIORS).mean) for n in other.names])
         straight = predict(other, theta).total_us
-        refitted = by_problem(second, start_from(found, PRIORS)).times_us
+        refitted = by_problem(second, start_from(seen_fit, PRIORS)).times_us
         cells = [_cell(second, straight, refitted, *column) for column in COLUMNS]
         print(f"| {name} | {' | '.join(cells)} |", flush=True)
 

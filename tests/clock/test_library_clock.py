@@ -16,7 +16,7 @@ from fuseledger.clock.library_features import (
     over,
     saturating_blocks,
 )
-from fuseledger.clock.library_fit import PRIORS, Row, design_of, fit, predict, prior_of
+from fuseledger.clock.library_fit import PRIORS, Row, design_of, deviations, fit, predict, prior_of
 from fuseledger.clock.library_kernel import LibraryKernel, Stream
 from fuseledger.clock.residency import dram_and_l2_bytes, resident_shares
 from fuseledger.devices import load
@@ -211,3 +211,37 @@ def test_a_compiled_call_pays_for_each_argument() -> None:
     assert [n for n, f in compiled if "host.argument:compiled" in f] == [9.0]
     eager = host_parts([_pass("x", "y", MB)], _setting(arguments=9))
     assert not any("argument" in name for _, features in eager for name in features)
+
+
+def test_the_same_operator_again_is_cheaper_for_the_host() -> None:
+    """Of three additions in an eager sequence the first pays the whole call, two the warm one; a
+    compiled sequence makes no such difference."""
+    chain = [_pass("x", f"y{i}", MB, f"aten.add (n{i})") for i in range(3)]
+    _, cold, warm = host_parts(chain, _setting())
+    assert (cold[0], warm[0]) == (1.0, 2.0)
+    assert set(warm[1]) - set(cold[1]) == {"host.again:eager"}
+    assert len(host_parts(chain, _setting(mode="compile-default"))) == 2
+
+
+def test_a_pooled_result_takes_its_window_and_a_set_up() -> None:
+    """27 elements and a set-up of eight, 40 lane instructions each, on lanes that issue one while
+    they could do two FLOPs."""
+    kernel = replace(
+        _pass("x", "y", 4 * MB), kind="pool", flops=27.0 * MB,
+        shape={"window": 27.0, "results": 1.0 * MB, "index": 1.0},
+    )  # fmt: skip
+    (compute,) = [t for t in kernel_terms(kernel, (1.0, 0.0), _setting()) if t.role == "compute"]
+    peak = load("h100-sxm").peak_for("fp32", matrix=False)
+    assert compute.base_us == pytest.approx(35 * MB * 40 * 2 / peak * 1e6)
+
+
+def test_what_rows_say_of_a_coefficient_narrows_it() -> None:
+    """A term that a hundred rows measure is known better than its prior; one that no row has is as
+    open as before."""
+    rows = [Row(str(i), _setting(), [_pass("x", "y", 100 * MB)], 80.0) for i in range(100)]
+    design = design_of(rows, ["pointwise.stream", "softmax.fill"])
+    times = np.full(100, 80.0)
+    theta = fit(design, times, PRIORS)
+    known, unknown = deviations(design, times, theta, PRIORS)
+    assert known < 0.1 * prior_of("pointwise.stream", PRIORS).deviation
+    assert unknown == pytest.approx(prior_of("softmax.fill", PRIORS).deviation)

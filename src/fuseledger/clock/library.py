@@ -37,6 +37,8 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """Names of the problems whose times the coefficients have seen."""
     coefficients: dict[str, float]
     """Feature → logarithm of a factor, or an exponent; see `library_features`."""
+    deviations: dict[str, float] = {}
+    """Feature → how far off its coefficient may be: what the rows leave open."""
     errors: dict[str, ClassError]
     """`class:mode` → its error; `all` for the whole."""
 

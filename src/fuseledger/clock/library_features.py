@@ -33,6 +33,13 @@ the host, the branch that it decides, and the launch behind that."""
 WATTS_PER_TFLOP = 10.0
 """fp32 products take about so many watts a TFLOP/s: an H100 SXM, at 10.4 W a TFLOP/s of its peak,
 holds its clock in them, an H100 PCIe, at 6.9, does not (37 of 51 TFLOP/s at 350 W)."""
+TAP_INSTRUCTIONS = 40.0
+"""Lane instructions of one element of a pooling window: bounds, a 64-bit address, the load, a
+comparison with NaN in mind, the index (`DilatedMaxPool2d.cu`, `DilatedMaxPool3d.cu`)."""
+SETUP_TAPS = 8.0
+"""What a pooled result takes beside its window, in taps: its place in the tensor is found by
+divisions. Both from the three pooling problems of the odd half of KernelBench: max-pooling over 8
+and 27 elements takes 3.5 and 8.4 clocks of an SM a result, on three devices."""
 GEMM_TILE = 128
 """Side of the usual cuBLAS tile."""
 
@@ -105,7 +112,7 @@ def kernel_terms(
         idle = kernel.shape["syncs"] * SYNC_CALLS * setting.host_floor_us
         terms.append(Term("sync", idle, {"sync": 1.0}))
     if kernel.flops and kind in _COMPUTE:
-        base = kernel.flops / _peak(kernel, device) * 1e6
+        base = _operations(kernel) / _peak(kernel, device) * 1e6
         made = {f"{kind}.compute": 1.0, **_COMPUTE[kind](kernel, device)}
         terms.append(Term("compute", base, {**made, **_only(tags, "compute")}))
     return terms
@@ -122,7 +129,9 @@ def host_parts(kernels: Sequence[LibraryKernel], setting: Setting) -> list[tuple
     """(units, features) of the host's time: a constant, and launches by what has to be set up.
 
     The first launch of a call passes through the framework's dispatcher; further launches of the
-    same call do not, and are cheaper.
+    same call do not, and are cheaper. So is an eager call whose operator ran before in the
+    sequence: its path through framework and library lies in the host's caches, which the wait for
+    the GPU between two timings left cold.
     """
     group = host_group(setting.mode)
     common: Features = {f"host.launch:{group}": 1.0}
@@ -132,24 +141,30 @@ def host_parts(kernels: Sequence[LibraryKernel], setting: Setting) -> list[tuple
     fixed: Features = {} if group == "eager" else {f"host.fixed:{group}": 1.0}
     if setting.host and fixed:
         fixed |= {f"host@{setting.host}": 1.0}
-    counts: dict[str, float] = {}
-    before = ""
+    counts: dict[tuple[str, bool], float] = {}
+    before, met = "", set[str]()
     for kernel in kernels:
         first = float(kernel.op != before)
-        counts[kernel.kind] = counts.get(kernel.kind, 0.0) + first
-        counts["inner"] = counts.get("inner", 0.0) + kernel.launches - first
+        operator = kernel.op.partition(" ")[0]
+        again = group == "eager" and operator in met
+        for kind, count in (((kernel.kind, again), first), (INNER, kernel.launches - first)):
+            counts[kind] = counts.get(kind, 0.0) + count
         before = kernel.op
+        met.add(operator)
     parts = [(FIXED, fixed)]
     if setting.arguments and group in ("compiled", "graph"):
         parts.append((float(setting.arguments), {**common, f"host.argument:{group}": 1.0}))
-    for kind, count in counts.items():
+    for (kind, again), count in counts.items():
         if count:
-            parts.append((count, {**common, f"host.{kind}:{group}": 1.0}))
+            repeated: Features = {f"host.again:{group}": 1.0} if again else {}
+            parts.append((count, {**common, f"host.{kind}:{group}": 1.0, **repeated}))
     return parts
 
 
 FIXED = 0.0
 """Units of the part that is a constant."""
+INNER = ("inner", False)
+"""Launches of a call after its first."""
 
 
 def host_group(mode: str) -> str:
@@ -184,6 +199,13 @@ def _setting_tags(setting: Setting, kind: str, *, three_d: bool) -> dict[str, st
 
 def _class_of(kernel: LibraryKernel) -> str:
     return "depthwise" if kernel.kind == "conv" and kernel.shape["depthwise"] and kernel.pipe == "lanes" else kernel.kind  # noqa: E501  # fmt: skip
+
+
+def _operations(kernel: LibraryKernel) -> float:
+    """FLOPs, or what takes as long: a lane issues an instruction in the time of two FLOPs."""
+    if kernel.kind == "pool":
+        return 2 * TAP_INSTRUCTIONS * (kernel.flops + SETUP_TAPS * kernel.shape["results"])
+    return kernel.flops
 
 
 def _peak(kernel: LibraryKernel, device: Device) -> float:
@@ -357,20 +379,13 @@ def _cells(shape: Mapping[str, float], device: Device) -> Iterator[str]:
     yield f"{fine}@{device.name}"
 
 
-def _pool(kernel: LibraryKernel, device: Device) -> Features:
-    s = kernel.shape
-    made = {
-        "pool.index": s["index"], "pool.rank3": float(s["rank"] == 3),
-        "pool.window": math.log(s["window"] / 9),
-        "pool.index3": s["index"] * float(s["rank"] == 3),
-    }  # fmt: skip
-    return {name: value for name, value in made.items() if value}
-
-
 def _depthwise(kernel: LibraryKernel, device: Device) -> Features:
     s = kernel.shape
     window, stride = math.log(s["window"] / 9), math.log(s["stride"])
-    made = {"depthwise.window": window, "depthwise.stride": stride}
+    made = {
+        "depthwise.window": window, "depthwise.stride": stride,
+        "depthwise.rolled": 1.0 - s["unrolled"],
+    }  # fmt: skip
     return {name: value for name, value in made.items() if value}
 
 
@@ -382,6 +397,6 @@ def _attention(kernel: LibraryKernel, device: Device) -> Features:
 
 
 _COMPUTE: dict[str, FeatureRule] = {
-    "gemm": _gemm, "conv": _conv, "pool": _pool, "depthwise": _depthwise, "attention": _attention,
-    "rnn": _plain,
+    "gemm": _gemm, "conv": _conv, "pool": _flagged("index"), "depthwise": _depthwise,
+    "attention": _attention, "rnn": _plain,
 }  # fmt: skip

@@ -12,6 +12,9 @@ from fuseledger.peers.eager import Entry
 from fuseledger.peers.eager_state import Call, Operand
 
 HALF = ("fp16", "bf16")
+UNROLLED = ({1}, {3}, {5})
+"""Square windows that PyTorch's depthwise kernel is compiled for; others it walks in loops of
+run-time length (`cuda/DepthwiseConv2d.cu`, template argument `kSize`)."""
 
 
 def _matrix_operand(call: Call, x: Operand) -> Operand:
@@ -95,6 +98,7 @@ def conv_shape(call: Call, x: Operand, weight: Operand) -> dict[str, float]:
         "depthwise": float(groups > 1 and groups == c_in and c_out % c_in == 0),
         "x_bytes": float(x.bytes), "y_bytes": float(call.out.bytes),
         "even": float(c_in // groups % 4 == 0 and c_out // groups % 4 == 0),
+        "unrolled": float(set(kernel) in UNROLLED),
     }  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import Struct
 
 from fuseledger.clock.library import Fit, load_fit
-from fuseledger.clock.library_fit import PRIORS, Prior, fit, prior_of
+from fuseledger.clock.library_fit import PRIORS, Design, Prior, deviations, fit, prior_of
 from fuseledger.validate.corpus import Corpus, CorpusError, Measured
 from fuseledger.validate.folds import LeftOut, by_device, by_problem, fold_of, naive_us, weights_of
 from fuseledger.validate.plans import PlanSource
@@ -23,9 +23,6 @@ from fuseledger.validate.score import (
     scores,
     shipped_calibration,
 )
-
-SHIPPED_DEVIATION = 0.5
-"""Share of a prior's deviation that remains once a shipped fit has set its mean."""
 
 
 class Worst(Struct, frozen=True):
@@ -103,7 +100,7 @@ def validate(
         raise CorpusError(f"{path}: no row can be priced: {reasons or 'it has none'}")
     rows = [m for m in corpus.rows if m.priced_us is None]
     measured = [*rows, *(m for m in corpus.rows if m.priced_us is not None)]
-    priors, protocol = _start(measured)
+    priors, protocol = start(measured)
     naive = np.array(
         [naive_us(m.kernels, m.setting.device) if m.kernels else m.priced_us for m in measured]
     )
@@ -137,28 +134,38 @@ def validate(
     )  # fmt: skip
 
 
-def _start(measured: Sequence[Measured]) -> tuple[Mapping[str, Prior], str]:
-    """Priors: the shipped fit's coefficients where it has seen none of these problems."""
+def start(measured: Sequence[Measured]) -> tuple[Mapping[str, Prior], str]:
+    """Where the folds of a corpus start from, and that in words.
+
+    From the shipped fit, where it has seen none of these problems. Decisions share no device's or
+    host's deviations with it, but passes, products and launches in general.
+    """
     if measured[0].priced_us is not None:
-        return PRIORS, "priced by the schedule clock, which is fitted on nothing"
+        return PRIORS, "priced by the schedule clock, which is fitted on none of these"
     folds = "10 folds by problem, refitted in each"
+    shipped = load_fit()
     if measured[0].corpus.startswith("decisions"):
         from fuseledger.validate.decisions import decision_priors
 
-        return decision_priors(measured, PRIORS), folds
-    shipped = load_fit()
+        common = {
+            name: prior
+            for name, prior in start_from(shipped, PRIORS).items()
+            if "@" not in name and not name.startswith("host")
+        }
+        priors = decision_priors(measured, {**PRIORS, **common})
+        return priors, f"{folds}, from what kernels of all devices share in the shipped fit"
     if {m.problem for m in measured} & set(shipped.problems):
         return PRIORS, f"{folds}, from the mechanisms' priors: the shipped fit has seen problems"
-    start = start_from(shipped.coefficients, PRIORS)
-    return start, f"{folds}, from the shipped fit, which has seen none of these problems"
+    priors = start_from(shipped, PRIORS)
+    return priors, f"{folds}, from the shipped fit, which has seen none of these problems"
 
 
-def start_from(coefficients: Mapping[str, float], priors: Mapping[str, Prior]) -> dict[str, Prior]:
-    """Priors that start from a fit's coefficients, held closer than before."""
+def start_from(seen: Fit, priors: Mapping[str, Prior]) -> dict[str, Prior]:
+    """Priors that start from a fit: its coefficients, as open as its rows left them."""
     start = dict(priors)
-    for name, value in coefficients.items():
+    for name, value in seen.coefficients.items():
         deviation = prior_of(name, priors).deviation
-        start[name] = Prior(value, SHIPPED_DEVIATION * deviation)
+        start[name] = Prior(value, min(deviation, seen.deviations.get(name, deviation)))
     return start
 
 
@@ -199,16 +206,19 @@ def _fit_on_all(
     measured: Sequence[Measured], left_out: LeftOut, priors: Mapping[str, Prior], path: Path
 ) -> Fit:
     times = np.array([m.time_us for m in measured])
-    theta = fit(left_out.design, times, priors, weights_of(measured))
+    design, weights = left_out.design, weights_of(measured)
+    theta = fit(design, times, priors, weights)
+    open_ = deviations(design, times, theta, priors, weights)
     problems = sorted({m.problem for m in measured})
     return Fit(
         fitted_on=f"{len(measured)} rows of {len(problems)} problems of {path.name}, devices "
         + ", ".join(sorted({m.setting.device.name for m in measured})),
         problems=tuple(problems),
-        coefficients={
-            name: round(float(value), 4)
-            for name, value in sorted(zip(left_out.design.names, theta.tolist(), strict=True))
-            if math.isfinite(value)
-        },
+        coefficients=_by_name(design, theta), deviations=_by_name(design, open_),
         errors=class_errors(measured, left_out.times_us),
-    )
+    )  # fmt: skip
+
+
+def _by_name(design: Design, values: Any) -> dict[str, float]:
+    named = sorted(zip(design.names, values.tolist(), strict=True))
+    return {name: round(value, 4) for name, value in named if math.isfinite(value)}
