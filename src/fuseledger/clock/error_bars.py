@@ -2,7 +2,8 @@
 
 `fits/plan_errors.json` holds it by kind of graph, dtype and side: plans against measured plans of a
 compiler, one kernel an op against eager PyTorch. `benchmarks/plan_errors.py` makes the table. The
-clock is fitted on none of these times, so every error is out of sample.
+clock is fitted on none of these times but for the rates of convolutions, and each problem's are
+from a fit without its fold, so every error is out of sample.
 """
 
 from __future__ import annotations

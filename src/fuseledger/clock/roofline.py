@@ -1,9 +1,10 @@
 """The roofline clock: launch + the slowest of DRAM, L2, the pipeline and the pipes + latency.
 
 `time = launches·launch + max(DRAM, L2, pipeline, matrix, lanes, special) + latency + combine
-+ spills`, DRAM and L2 as fast as the grid can draw, the pipes over the fill of the last wave. A
-kernel with a product of tensors is realised by a library call, where one computes it, or by
-generated code, whichever is quicker: they differ in the share of the peak that they sustain.
++ layout + spills`, DRAM and L2 as fast as the grid can draw, the pipes over the fill of the last
+wave. A kernel with a product of tensors is realised by a library call, where one computes it, or by
+generated code, whichever is quicker: they differ in the share of the peak that they sustain. That
+of a convolution on matrix units goes by its shape (`convolution.py`).
 
 A term whose figures the device does not state is left out.
 """
@@ -16,10 +17,12 @@ from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
+from fuseledger.clock.convolution import ConvolutionRate, convolution_rate
 from fuseledger.clock.residency import resident_shares
 from fuseledger.clock.time import GENERATED, Time
 from fuseledger.devices import Device, LaunchMode
 from fuseledger.errors import DeviceError
+from fuseledger.ledger.convolution import Convolution
 from fuseledger.ledger.footprint import ACCUMULATOR_BYTES
 from fuseledger.ledger.library_calls import ATTENTION_TILE
 from fuseledger.ledger.price import WARP_THREADS, Price
@@ -115,7 +118,10 @@ class Roofline(Struct, frozen=True, dict=True):
         spilled = 2 * price.spill_bytes * blocks * price.warps * WARP_THREADS
         spill_us = spilled / rates.stream_gbs / 1e3
         beside_us = loads_us, max(lanes_us, special_us)
-        realised = self._realised(price, matrix_us, spill_us, beside_us, on_lanes=on_lanes)
+        rate = None if on_lanes or not matrix_us else self._convolution_rate(price)
+        realised = self._realised(
+            price, matrix_us, spill_us, beside_us, on_lanes=on_lanes, rate=rate, fill=fill
+        )
         if lanes_us:
             terms.append(("lanes", lanes_us * realised.computed))
         if special_us:
@@ -128,9 +134,10 @@ class Roofline(Struct, frozen=True, dict=True):
         latency_us = price.walks * rates.latency_us * (1 + WAVE_LATENCY_SHARE * (waves - 1))
         combine_us = self._combine_us(price, resident) if price.launches > 1 else 0.0
         slowest = max([us for _, us in terms])
-        total_us = launch_us + slowest + latency_us + combine_us + realised.spill_us
+        layout_us = rate.layout_us if rate is not None else 0.0
+        total_us = launch_us + slowest + latency_us + combine_us + layout_us + realised.spill_us
         return Time(
-            total_us, launch_us, tuple(terms), latency_us, realised.spill_us, combine_us,
+            total_us, launch_us, tuple(terms), latency_us, realised.spill_us, combine_us, layout_us,
             realised.name, realised.share,
         )  # fmt: skip
 
@@ -142,6 +149,8 @@ class Roofline(Struct, frozen=True, dict=True):
         beside_us: tuple[float, float],
         *,
         on_lanes: bool,
+        rate: ConvolutionRate | None,
+        fill: float,
     ) -> _Realised:
         """The cheaper realisation; a library call where it is no slower. `beside_us`: of DRAM and
         the trips to it, and of the pipes beside the matrix units."""
@@ -150,6 +159,10 @@ class Roofline(Struct, frozen=True, dict=True):
         if calls.core is None:
             return _Realised(GENERATED, 1.0, l2_us, matrix_us, spill_us)
         library, generated = self._shares("lanes" if on_lanes else calls.core)
+        idle = 1.0
+        if rate is not None:
+            library, generated = rate.share, rate.share * generated / library
+            idle = fill * rate.idle
         rows = price.calls.rows
         padded_us = matrix_us * _padding(price, DOT_ROWS) if rows else matrix_us
         own = _Realised(GENERATED, generated, l2_us, padded_us / generated, spill_us)
@@ -158,8 +171,8 @@ class Roofline(Struct, frozen=True, dict=True):
         loads, computed = self._rates.library_loads * calls.unmasked, calls.unmasked
         padded_us = matrix_us * _padding(price, ATTENTION_TILE) if rows else matrix_us
         theirs = _Realised(
-            calls.call.name, library, self._l2_us(price, loads), padded_us * computed / library,
-            computed=computed,
+            calls.call.name, library, self._l2_us(price, loads),
+            idle * padded_us * computed / library, computed=computed,
         )  # fmt: skip
         if self.realise != "best":
             return theirs if self.realise == "library" else own
@@ -185,6 +198,19 @@ class Roofline(Struct, frozen=True, dict=True):
             found = library, library * self.device.template_share(core)
             self._known_shares[core] = found
         return found
+
+    def _convolution_rate(self, price: Price) -> ConvolutionRate | None:
+        """How fast the library runs the price's convolution; None where the fit knows none such."""
+        shape = price.calls.convolution
+        if shape is None or self.device.vendor != "nvidia":
+            return None
+        if shape not in self._known_rates:
+            self._known_rates[shape] = convolution_rate(shape, self.device)
+        return self._known_rates[shape]
+
+    @cached_property
+    def _known_rates(self) -> dict[Convolution, ConvolutionRate]:
+        return {}
 
     @cached_property
     def _known_shares(self) -> dict[str, tuple[float, float]]:

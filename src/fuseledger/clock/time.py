@@ -18,6 +18,8 @@ class Time(Struct, frozen=True):
     spill_us: float
     combine_us: float = 0.0
     """Of a second kernel that folds partial results: its bytes."""
+    layout_us: float = 0.0
+    """Of passes that turn a convolution's row-major operands to channels last and back."""
     realised: str = GENERATED
     """How the kernel is realised at this time: `generated`, or the library call."""
     matrix_share: float = 1.0
@@ -27,4 +29,5 @@ class Time(Struct, frozen=True):
     def bound(self) -> str:
         """What the kernel waits for."""
         name, slowest = max(self.terms, key=lambda term: term[1])
-        return name if slowest > self.launch_us + self.latency_us + self.combine_us else "launch"
+        beside_us = self.launch_us + self.latency_us + self.combine_us
+        return name if slowest > beside_us else "launch"

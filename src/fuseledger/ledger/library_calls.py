@@ -17,9 +17,11 @@ from itertools import permutations
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from fuseledger.graph.op import Op
 from fuseledger.graph.scalar import Call, Const, Expr, Read
+from fuseledger.ledger.convolution import Convolution, convolution_of, is_windowed
 from fuseledger.ledger.masks import unmasked_share
 from fuseledger.ledger.nest import Nest
 
@@ -86,6 +88,8 @@ class Calls(Struct, frozen=True):
     unmasked: float = 1.0
     """Share of an attention's points that a library computes: it leaves out tiles that a mask by
     position hides (FlashAttention, hopper/block.h, `get_n_block_min_max`)."""
+    convolution: Convolution | None = None
+    """Its shape, where a convolution is the only product and has more than one channel a group."""
 
 
 NO_PRODUCT = Calls(None, None)
@@ -98,6 +102,18 @@ def library_calls(nest: Nest, vendor: str) -> Calls:
     if not products:
         return NO_PRODUCT
     core = _core(nest, products)
+    calls = _calls(nest, vendor, core, products)
+    if core != "conv" or len(products) > 1:
+        return calls
+    op = nest.ops[products[0]]
+    x = next(read for read in op.reads if is_windowed(read))
+    shape = convolution_of(
+        op, nest.graph.tensors[x.tensor], nest.graph.tensors[op.writes[0].tensor]
+    )
+    return calls if shape.depthwise else replace(calls, convolution=shape)
+
+
+def _calls(nest: Nest, vendor: str, core: Core, products: list[int]) -> Calls:
     libraries = LIBRARIES.get(vendor)
     if libraries is None:
         return Calls(core, None, f"no library of {vendor} is known")
@@ -184,12 +200,7 @@ def is_product(op: Op) -> bool:
 def _core(nest: Nest, products: list[int]) -> Core:
     if any(op.combine == "max_sumexp" for op in nest.ops.values()) and len(products) > 1:
         return "attention"
-    windowed = any(
-        len(index.terms) > 1 or index.divisor > 1
-        for i in products
-        for read in nest.ops[i].reads
-        for index in read.index
-    )
+    windowed = any(is_windowed(read) for i in products for read in nest.ops[i].reads)
     return "conv" if windowed else "gemm"
 
 

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from fuseledger.ledger.account import format_bytes
 from fuseledger.peers.align import ops_by_kernel, ops_by_name
-from fuseledger.peers.peer import PeerKernel, PeerPlan
+from fuseledger.peers.peer import CHANNELS_LAST, PeerKernel, PeerPlan
 from fuseledger.peers.program import Program
 from fuseledger.planner.plan import Planned
 
@@ -71,14 +71,16 @@ def _price(kernel: PeerKernel, group: tuple[int, ...], ours: Planned) -> PricedK
         choice = ours.search.choose(group)
         vetoed = any(account in ("legality", "capacity") for account, _ in choice.vetoes)
         if math.isfinite(choice.time_us) and not (vetoed and len(group) > 1):
-            beyond = max(0, kernel.bytes - choice.bytes)
+            time_us, beyond = choice.time_us, max(0, kernel.bytes - choice.bytes)
+            if kernel.config == CHANNELS_LAST:  # the peer turns the operands in kernels of its own
+                time_us -= ours.search.time(group, ours.search.price(group)).layout_us
             words, missed = "our clock on its ops", 1.0
             if beyond > NOTICEABLE * max(1, choice.bytes):
                 missed -= ours.search.rewalked_share(group)
                 words += f", and {format_bytes(beyond)} more"
                 words += ", which L2 still holds" if not missed else " at stream bandwidth"
             return PricedKernel(
-                kernel=kernel, ops=group, time_us=choice.time_us + beyond * missed * stream_us,
+                kernel=kernel, ops=group, time_us=time_us + beyond * missed * stream_us,
                 provenance=words,
             )  # fmt: skip
     return PricedKernel(

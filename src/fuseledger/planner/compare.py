@@ -135,7 +135,7 @@ def time_by_account(time: Time) -> dict[str, float]:
     split = dict.fromkeys(TIME_ACCOUNTS, 0.0)
     split["launches"] = time.launch_us
     split[_ACCOUNT_OF[waits_for]] = slowest_us
-    split["traffic"] += time.combine_us
+    split["traffic"] += time.combine_us + time.layout_us
     split["latency"] += time.latency_us
     split["spills"] = time.spill_us
     return split

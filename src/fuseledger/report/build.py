@@ -153,8 +153,8 @@ def _kernel(graph: Graph, ledger: KernelLedger) -> KernelPart:
         time=TimePart(
             launch_us=time.launch_us,
             terms=[TermPart(name=name, time_us=us) for name, us in time.terms],
-            latency_us=time.latency_us, combine_us=time.combine_us, spill_us=time.spill_us,
-            bound=time.bound,
+            latency_us=time.latency_us, combine_us=time.combine_us, layout_us=time.layout_us,
+            spill_us=time.spill_us, bound=time.bound,
         ),
     )  # fmt: skip
 

@@ -133,12 +133,14 @@ class TermPart(Part, frozen=True, kw_only=True):
 
 
 class TimePart(Part, frozen=True, kw_only=True):
-    """What the clock adds up: launch + the greatest of `terms` + latency + combine + spill."""
+    """What the clock adds up: launch + the greatest of `terms` + latency + combine + layout +
+    spill."""
 
     launch_us: float
     terms: list[TermPart]
     latency_us: float
     combine_us: float
+    layout_us: float = 0.0
     spill_us: float
     bound: str
 

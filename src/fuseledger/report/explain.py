@@ -126,6 +126,8 @@ def clock_rows(time: TimePart, total_us: float) -> list[tuple[str, str, str]]:
     rows.append(("latency", time_words(time.latency_us), "counts"))
     if time.combine_us:
         rows.append(("combine", time_words(time.combine_us), "counts"))
+    if time.layout_us:
+        rows.append(("layout", time_words(time.layout_us), "counts"))
     if time.spill_us:
         rows.append(("spills", time_words(time.spill_us), "counts"))
     return [*rows, ("total", time_words(total_us), "")]

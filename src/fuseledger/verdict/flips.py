@@ -87,7 +87,8 @@ def bandwidth_flips(
 def _total(times: Sequence[Time], scale: float) -> float:
     """µs of kernels at `scale` times the bandwidth."""
     return sum(
-        time.launch_us + time.latency_us + (time.spill_us + time.combine_us) / scale
+        time.launch_us + time.latency_us
+        + (time.spill_us + time.combine_us + time.layout_us) / scale
         + max(us / scale if name == "dram" else us for name, us in time.terms)
         for time in times
     )  # fmt: skip
