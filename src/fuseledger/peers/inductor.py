@@ -15,7 +15,7 @@ from fuseledger.peers.peer import PeerPlan
 from fuseledger.peers.process import Worker, installed, no_cuda, plan_of, untested
 
 NAME = "inductor"
-KNOWN_VERSIONS = ("2.13",)
+KNOWN_VERSIONS = ("2.13", "2.14")
 """Releases of torch whose internals the worker was tested against."""
 TIME_LIMIT_S = 120.0
 TEMPLATES_NAME = "inductor-templates"
