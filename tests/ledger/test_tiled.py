@@ -7,7 +7,7 @@ from nests import pricer_of
 from fuseledger.graph.builder import GraphBuilder
 from fuseledger.graph.view import View
 from fuseledger.graph.window import Window, concat, convolution
-from fuseledger.ledger.tiled import coordinates
+from fuseledger.ledger.points import coordinates
 
 
 def gemm(b: GraphBuilder, x: View, y: View) -> View:

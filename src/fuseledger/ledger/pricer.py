@@ -18,9 +18,10 @@ from fuseledger.ledger.footprint import ACCUMULATOR_BYTES, Footprint
 from fuseledger.ledger.library_calls import library_calls
 from fuseledger.ledger.nest import Edge, Nest, cone, rewalked
 from fuseledger.ledger.online import special_saved
+from fuseledger.ledger.points import coordinates
 from fuseledger.ledger.price import Price, external_bytes
 from fuseledger.ledger.staging import LOOP_POINTS
-from fuseledger.ledger.tiled import Bound, Grouped, TiledLoads, coordinates
+from fuseledger.ledger.tiled import Bound, Grouped, TiledLoads
 
 FOLD_SHARE = 0.1
 """Partials up to this share of a kernel's own traffic are folded by whoever reads them; more get

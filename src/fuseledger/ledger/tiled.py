@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from itertools import product
 from math import prod
 from typing import NamedTuple
 
@@ -18,19 +17,21 @@ from msgspec import Struct
 from fuseledger.graph.axis import Index
 from fuseledger.graph.op import Access
 from fuseledger.graph.tensor import DTYPE_BITS, dtype_bytes
+from fuseledger.ledger.block_sums import (
+    Box,
+    Driver,
+    Image,
+    Union,
+    Walk,
+    block_sum,
+    drivers_of,
+    places,
+    points_of,
+    walks_of,
+)
+from fuseledger.ledger.digits import digits
 from fuseledger.ledger.nest import Nest
-
-Points = frozenset[int] | range
-"""Coordinates along one axis or dimension."""
-
-POSITIONS_MAX = 1 << 12
-"""Blocks along one window beyond which edges are no longer looked at one by one."""
-POINTS_MAX = 1 << 12
-"""Coordinates of one read in one block beyond which their number counts, not which they are."""
-FEW_POINTS = 64
-"""Coordinates of one read in one block up to which plain loops are quicker than arrays."""
-BOXES_MAX = 8
-"""Reads of one tensor by different maps beyond which the largest stands for their union."""
+from fuseledger.ledger.points import coordinates
 
 
 class Bound(Struct, frozen=True):
@@ -41,14 +42,34 @@ class Bound(Struct, frozen=True):
     """(consumer, index by which it reads the axis, size of the axis)."""
 
 
+class _LookedUp(NamedTuple):
+    """A read whose place is a value: no more elements than the points of the axes behind it."""
+
+    places: int
+    """Elements along the dimensions that are looked up."""
+    walks: tuple[Walk, ...]
+    """Of the dimensions beside them."""
+    behind: tuple[Walk, ...]
+    """Of the axes behind the value and the walks."""
+
+
+class _Part(NamedTuple):
+    """Dimensions of which blocks share elements, and what drives them."""
+
+    sizes: tuple[int, ...]
+    boxes: tuple[Box, ...]
+    looked_up: tuple[_LookedUp, ...]
+    axes: tuple[str, ...]
+    """Open axes, in the order of their numbers in the walks."""
+
+
 class _Load(Struct, frozen=True):
     """One external tensor: what tiles do not change, and what they do."""
 
     dtype: str
     once: int
     """Elements along the dimensions that any tiling loads once."""
-    tiled: tuple[tuple[tuple[int, ...], tuple[str, ...]], ...]
-    """(dimensions, open axes that drive them) where blocks share elements."""
+    tiled: tuple[_Part, ...]
     lacking: tuple[tuple[str, int], ...]
     """Open axes, with their sizes, whose every block loads it all again."""
 
@@ -62,6 +83,18 @@ class Grouped(NamedTuple):
     """Tensors that are asked one by one."""
 
 
+class _Dim(Struct, frozen=True):
+    """A dimension, or a digit of one."""
+
+    size: int
+    indices: tuple[Index, ...]
+    """The index of each read."""
+    drivers: frozenset[str]
+    """Grid axes on which depends where blocks read it."""
+    differs: bool
+    """Whether the reads may take other coordinates."""
+
+
 class TiledLoads:
     """Loads of one nest, prepared for asking their bytes under many choices of tiles.
 
@@ -70,10 +103,11 @@ class TiledLoads:
 
     def __init__(self, nest: Nest, bounds: Mapping[int, list[Bound]]) -> None:
         self._nest = nest
+        self._number = {axis: k for k, axis in enumerate(nest.open_axes)}
         self._bounds = {
             (i, bound.name): bound.reads for i, found in bounds.items() for bound in found
         }
-        self._known: dict[tuple[object, ...], int] = {}
+        self._walks: dict[tuple[int, str], Walk] = {}
         self._loads = {name: self._prepared(name) for name in nest.external}
 
     def grouped(self, names: Iterable[str]) -> Grouped:
@@ -106,75 +140,67 @@ class TiledLoads:
         """Bytes of an external tensor that all blocks load in one walk of these tiles."""
         load = self._loads[name]
         elements = load.once
-        for dims, axes in load.tiled:
-            key = (name, dims, *[tiles[axis] for axis in axes])
-            found = self._known.get(key)
-            if found is None:
-                found = self._known[key] = self._summed(name, dims, axes, tiles)
-            elements *= found
+        for part in load.tiled:
+            elements *= self._summed(part, tiles)
         for axis, size in load.lacking:
             elements *= -(-size // tiles[axis])
         return dtype_bytes(load.dtype, elements)
 
+    def _summed(self, part: _Part, tiles: Mapping[str, int]) -> int:
+        """Elements along the dimensions of a part that all blocks along its axes load."""
+        sizes = self._nest.sizes
+        drivers = tuple([Driver(sizes[axis], tiles[axis]) for axis in part.axes])
+        loaded = block_sum(part.sizes, part.boxes, drivers) if part.boxes else 0
+        for read in part.looked_up:
+            loaded += _looked_up_sum(read, drivers)
+        return loaded
+
     def _prepared(self, name: str) -> _Load:
         """What no choice of tiles changes of a tensor's loads."""
-        nest = self._nest
-        plain_axes = self._plain_axes(nest.external[name])
-        if plain_axes is not None:
-            return _Load(
-                nest.graph.tensors[name].dtype,
-                prod([nest.sizes[axis] for axis in plain_axes]),
-                (),
-                tuple((n, nest.sizes[n]) for n in nest.open_axes if n not in plain_axes),
-            )
+        nest, tensor = self._nest, self._nest.graph.tensors[name]
+        reads = nest.external[name]
+        alone = self._plain_axes(reads)
+        if alone is not None:
+            lacked = tuple((n, nest.sizes[n]) for n in nest.open_axes if n not in alone)
+            return _Load(tensor.dtype, prod([nest.sizes[axis] for axis in alone]), (), lacked)
         once = 1
-        tiled: list[tuple[tuple[int, ...], tuple[str, ...]]] = []
+        tiled: list[_Part] = []
         lacking = dict.fromkeys(nest.open_axes)
-        for dims, drivers in self._dims(name, nest.external[name]):
+        for dims in self._groups(name, reads):
+            drivers = frozenset[str]().union(*(dim.drivers for dim in dims))
             axes = tuple(axis for axis in nest.open_axes if axis in drivers)
             for axis in axes:
                 lacking.pop(axis, None)
-            plain = self._plain(name, dims)
+            plain = self._plain(dims, reads)
             if plain is not None:
                 once *= nest.sizes[plain]
-            elif not axes:
-                once *= self._in_block(name, dims, {}, {})
+                continue
+            part = self._part(dims, reads, axes)
+            if axes:
+                tiled.append(part)
             else:
-                tiled.append((dims, axes))
+                once *= self._summed(part, {})
         return _Load(
-            nest.graph.tensors[name].dtype, once, tuple(tiled),
-            tuple((axis, nest.sizes[axis]) for axis in lacking),
-        )  # fmt: skip
+            tensor.dtype, once, tuple(tiled), tuple((axis, nest.sizes[axis]) for axis in lacking)
+        )
 
     def _plain_axes(self, reads: list[tuple[int, Access]]) -> frozenset[str] | None:
         """The axes of the only read of a tensor, where it walks each dimension by one of them."""
         (i, access), *others = reads
-        if others:
+        if others or None in access.plain:
             return None
-        axes = [self._plain_axis(i, access, dim) for dim in range(len(access.index))]
-        found = frozenset(axis for axis in axes if axis is not None)
-        return found if len(found) == len(axes) else None
+        axes = self._nest.graph.tensors[access.tensor].axes
+        for axis, name in zip(axes, access.axes, strict=True):
+            if (i, name) in self._bounds or self._nest.sizes[name] > axis.size:
+                return None
+        return frozenset(access.axes)
 
-    def _plain_axis(self, i: int, access: Access, dim: int) -> str | None:
-        """The axis by which op `i` walks a dimension, where blocks share nothing along it: none
-        of a halo, nor of a part of a concatenation, which ends before its axis does."""
-        axis = access.index[dim].axis
-        if axis is None or (i, axis) in self._bounds:
-            return None
-        size = self._nest.graph.tensors[access.tensor].axes[dim].size
-        return axis if self._nest.sizes[axis] <= size else None
-
-    def _dims(
-        self, name: str, reads: list[tuple[int, Access]]
-    ) -> list[tuple[tuple[int, ...], frozenset[str]]]:
-        """The tensor's dimensions in groups that no grid axis joins, with their grid axes."""
-        groups: list[tuple[tuple[int, ...], frozenset[str], bool]] = []
-        for dim in range(len(reads[0][1].index)):
-            drivers = frozenset(
-                axis for i, access in reads for axis in self._drivers(i, access, dim)
-            )
-            joined, differs = (dim,), self._differs(reads, dim)
-            apart: list[tuple[tuple[int, ...], frozenset[str], bool]] = []
+    def _groups(self, name: str, reads: list[tuple[int, Access]]) -> list[list[_Dim]]:
+        """The tensor's dimensions, or digits of them, in groups that no grid axis joins."""
+        groups: list[tuple[list[_Dim], frozenset[str], bool]] = []
+        for dim in self._dims(name, reads):
+            joined, drivers, differs = [dim], dim.drivers, dim.differs
+            apart: list[tuple[list[_Dim], frozenset[str], bool]] = []
             for dims, others, other_differs in groups:
                 if others & drivers or (differs and other_differs):
                     joined, drivers = dims + joined, drivers | others
@@ -182,294 +208,137 @@ class TiledLoads:
                 else:
                     apart.append((dims, others, other_differs))
             groups = [*apart, (joined, drivers, differs)]
-        return [(dims, drivers) for dims, drivers, _ in groups]
+        return [dims for dims, _, _ in groups]
 
-    def _differs(self, reads: list[tuple[int, Access]], dim: int) -> bool:
+    def _dims(self, name: str, reads: list[tuple[int, Access]]) -> Iterable[_Dim]:
+        for dim, axis in enumerate(self._nest.graph.tensors[name].axes):
+            for size, indices in digits(
+                axis.size, [access.index[dim] for _, access in reads], self._nest.sizes
+            ):
+                walked = list(zip([i for i, _ in reads], indices, strict=True))
+                drivers = frozenset(axis for i, index in walked for axis in self._drivers(i, index))
+                yield _Dim(size, indices, drivers, self._differs(walked))
+
+    def _differs(self, walked: list[tuple[int, Index]]) -> bool:
         """Whether the reads of one tensor may take other coordinates along a dimension."""
-        first = reads[0][1].index[dim]
-        if any(access.index[dim] != first for _, access in reads):
+        first = walked[0][1]
+        if any(index != first for _, index in walked):
             return True
-        bounded = any((i, axis) in self._bounds for i, _ in reads for axis, _ in first.terms)
-        return bounded and len({i for i, _ in reads}) > 1
+        bounded = any((i, axis) in self._bounds for i, _ in walked for axis, _ in first.terms)
+        return bounded and len({i for i, _ in walked}) > 1
 
-    def _drivers(self, i: int, access: Access, dim: int) -> Iterable[str]:
+    def _drivers(self, i: int, index: Index) -> Iterable[str]:
         """Grid axes on which depends where op `i` reads a dimension."""
-        index = access.index[dim]
+        axes = [axis for axis, _ in index.terms]
         if index.lookup is not None:
             op = self._nest.ops[i]
-            yield from self._op_drivers(i, op.axes_behind(op.reads[index.lookup]))
-        yield from self._op_drivers(i, [axis for axis, _ in index.terms])
-
-    def _op_drivers(self, i: int, axes: Iterable[str]) -> Iterable[str]:
+            axes += op.axes_behind(op.reads[index.lookup])
         for axis in axes:
-            reads = self._bounds.get((i, axis))
-            if reads is None:
-                if axis in self._nest.open_axes:
-                    yield axis
-                continue
-            for consumer, index, _ in reads:
-                yield from self._op_drivers(consumer, [name for name, _ in index.terms])
+            for k in drivers_of(self._walk(i, axis)):
+                yield self._nest.open_axes[k]
 
-    def _summed(
-        self, name: str, dims: tuple[int, ...], axes: tuple[str, ...], tiles: Mapping[str, int]
-    ) -> int:
-        """Σ over the blocks along `axes` of the elements that each loads along `dims`.
-
-        Where a tile follows from several reads or from producers' halos, and an axis has more than
-        three blocks, one inside stands for all but the first and the last.
-        """
-        sizes = self._nest.sizes
-        window = self._window(name, dims, tiles)
-        if window is not None:
-            return _window_sum(*window)
-        total = 0
-        for where in product(*(_blocks(-(-sizes[axis] // tiles[axis])) for axis in axes)):
-            at = {axis: block for axis, (block, _) in zip(axes, where, strict=True)}
-            total += prod(weight for _, weight in where) * self._in_block(name, dims, at, tiles)
-        return total
-
-    def _window(
-        self, name: str, dims: tuple[int, ...], tiles: Mapping[str, int]
-    ) -> tuple[tuple[tuple[int, int, int], ...], int, int, int] | None:
-        """A single affine read along one dimension, in numbers: see `_window_sum`."""
-        reads = self._nest.external[name]
+    def _plain(self, dims: list[_Dim], reads: list[tuple[int, Access]]) -> str | None:
+        """The axis that all reads walk along the only dimension, where blocks share nothing along
+        it: none of a halo, nor of a part of a concatenation, which ends before its axis does."""
         dim, *others = dims
-        if others or len({access.index[dim] for _, access in reads}) > 1:
+        axis = dim.indices[0].axis
+        if others or axis is None or self._nest.sizes[axis] > dim.size:
             return None
-        index, sizes = reads[0][1].index[dim], self._nest.sizes
-        if index.lookup is not None:
+        if any(index.axis != axis for index in dim.indices):
             return None
-        if any((i, axis) in self._bounds for i, _ in reads for axis, _ in index.terms):
-            return None
-        terms = tuple((step, sizes[n], tiles.get(n, sizes[n])) for n, step in index.terms)
-        size = self._nest.graph.tensors[name].axes[dim].size
-        return terms, index.offset, index.divisor, size
+        return None if any((i, axis) in self._bounds for i, _ in reads) else axis
 
-    def _plain(self, name: str, dims: tuple[int, ...]) -> str | None:
-        """The axis that all reads walk along the only dimension, if it is tiled as it is."""
-        dim, *others = dims
-        if others:
-            return None
-        axes = {self._plain_axis(i, access, dim) for i, access in self._nest.external[name]}
-        return axes.pop() if len(axes) == 1 else None
-
-    def _in_block(
-        self, name: str, dims: tuple[int, ...], where: Mapping[str, int], tiles: Mapping[str, int]
-    ) -> int:
-        """Elements along `dims` that one block loads: the union over the tensor's reads, and beside
-        it what is looked up by value."""
-        boxes: list[tuple[Points, ...]] = []
-        looked_up = 0
-        tensor = self._nest.graph.tensors[name]
-        for i, access in self._nest.external[name]:
-            if any(access.index[dim].lookup is not None for dim in dims):
-                looked_up += self._looked_up(i, access, dims, where, tiles)
-                continue
-            box = tuple(
-                self._coordinates(i, access.index[dim], tensor.axes[dim].size, where, tiles)
-                for dim in dims
-            )
-            if box not in boxes:
-                boxes.append(box)
-        return looked_up + (_union(tuple(boxes)) if boxes else 0)
-
-    def _looked_up(
-        self, i: int, access: Access, dims: tuple[int, ...], where: Mapping[str, int],
-        tiles: Mapping[str, int],
-    ) -> int:  # fmt: skip
-        """Elements along `dims` that a lookup touches in one block: no more than the points of the
-        axes behind it."""
-        op, tensor = self._nest.ops[i], self._nest.graph.tensors[access.tensor]
-        behind: set[str] = set()
-        places = 1
-        for dim in dims:
-            size, index = tensor.axes[dim].size, access.index[dim]
-            behind.update(name for name, _ in index.terms)
-            if index.lookup is None:
-                places *= len(self._coordinates(i, index, size, where, tiles))
+    def _part(
+        self, dims: list[_Dim], reads: list[tuple[int, Access]], axes: tuple[str, ...]
+    ) -> _Part:
+        """What the reads take of some dimensions, with the grid's axes by number."""
+        number = {self._number[axis]: k for k, axis in enumerate(axes)}
+        boxes: dict[Box, None] = {}
+        looked_up: list[_LookedUp] = []
+        for k, (i, _) in enumerate(reads):
+            indices = [dim.indices[k] for dim in dims]
+            if any(index.lookup is not None for index in indices):
+                looked_up.append(self._lookup(i, dims, indices, number))
             else:
-                behind |= op.axes_behind(op.reads[index.lookup])
-                places *= size
-        return min(places, prod(len(self._walked(i, axis, where, tiles)) for axis in behind))
+                boxes[
+                    tuple(
+                        self._image(i, index, dim.size, number)
+                        for dim, index in zip(dims, indices, strict=True)
+                    )
+                ] = None
+        return _Part(tuple(dim.size for dim in dims), tuple(boxes), tuple(looked_up), axes)
 
-    def _walked(
-        self, i: int, axis: str, where: Mapping[str, int], tiles: Mapping[str, int]
-    ) -> Points:
-        """Where op `i` is along an axis in one block."""
+    def _lookup(
+        self, i: int, dims: list[_Dim], indices: list[Index], number: Mapping[int, int]
+    ) -> _LookedUp:
+        op = self._nest.ops[i]
+        behind: dict[str, None] = {}
+        places, walks = 1, list[Walk]()
+        for dim, index in zip(dims, indices, strict=True):
+            behind.update((axis, None) for axis, _ in index.terms)
+            if index.lookup is None:
+                walks.append(self._image(i, index, dim.size, number))
+            else:
+                behind.update((axis, None) for axis in op.axes_behind(op.reads[index.lookup]))
+                places *= dim.size
+        return _LookedUp(
+            places, tuple(walks), tuple(_numbered(self._walk(i, axis), number) for axis in behind)
+        )
+
+    def _image(self, i: int, index: Index, size: int, number: Mapping[int, int]) -> Walk:
+        """Coordinates inside `[0, size)` that an index of op `i` takes."""
+        return _numbered(self._taken(i, index, size), number)
+
+    def _taken(self, i: int, index: Index, size: int) -> Walk:
+        """The same, with the open axes by number."""
+        terms = tuple((self._walk(i, axis), stride) for axis, stride in index.terms)
+        if index.axis is not None and self._nest.sizes[index.axis] <= size:
+            return terms[0][0]
+        if not any(drivers_of(walk) for walk, _ in terms):
+            fixed = tuple((points_of(walk, ()), stride) for walk, stride in terms)
+            return coordinates(fixed, index.offset, index.divisor, size)
+        return Image(terms, index.offset, index.divisor, size)
+
+    def _walk(self, i: int, axis: str) -> Walk:
+        """Where op `i` is along an axis: in a tile of it, all over it, or where it is read."""
+        found = self._walks.get((i, axis))
+        if found is None:
+            found = self._walks[i, axis] = self._walked(i, axis)
+        return found
+
+    def _walked(self, i: int, axis: str) -> Walk:
         reads = self._bounds.get((i, axis))
         size = self._nest.sizes[axis]
         if reads is None:
-            if axis not in where:
-                return range(size)
-            tile = tiles[axis]
-            return range(where[axis] * tile, min(size, (where[axis] + 1) * tile))
-        found: Points = range(0)
+            number = self._number.get(axis)
+            return range(size) if number is None else number
+        found: dict[Walk, None] = {}
         for consumer, index, _ in reads:
-            more = self._coordinates(consumer, index, size, where, tiles)
-            found = more if not found or found == more else frozenset(found) | frozenset(more)
-        return found
-
-    def _coordinates(
-        self, i: int, index: Index, size: int, where: Mapping[str, int], tiles: Mapping[str, int]
-    ) -> Points:
-        """Coordinates inside `[0, size)` that an index of op `i` takes in one block."""
-        walked = tuple(
-            (self._walked(i, axis, where, tiles), stride) for axis, stride in index.terms
-        )
-        return coordinates(walked, index.offset, index.divisor, size)
+            found.update(dict.fromkeys(walks_of(self._taken(consumer, index, size))))
+        if range(size) in found:
+            return range(size)
+        first, *others = found
+        return Union(tuple(found)) if others else first
 
 
-def _blocks(count: int) -> list[tuple[int, int]]:
-    """(block, how many it stands for) along one axis: first, last, and one for all between."""
-    if count <= 3:
-        return [(block, 1) for block in range(count)]
-    return [(0, 1), (count // 2, count - 2), (count - 1, 1)]
-
-
-@lru_cache(maxsize=1 << 14)
-def _window_sum(
-    terms: tuple[tuple[int, int, int], ...], offset: int, divisor: int, size: int
-) -> int:
-    """Σ over blocks of the coordinates that each takes: terms are (stride, size, tile)."""
-    if divisor == 1 and _is_inside(terms, offset, size):
-        return _unclipped_sum(terms)
-    counts = [-(-extent // tile) for _, extent, tile in terms]
-    blocks = prod(counts)
-    walk = (
-        product(*map(range, counts))
-        if blocks <= POSITIONS_MAX
-        else [[min(1, c - 1) for c in counts]]
-    )
-    total = 0
-    for where in walk:
-        ranges = tuple(
-            (range(at * tile, min(extent, (at + 1) * tile)), stride)
-            for at, (stride, extent, tile) in zip(where, terms, strict=True)
-        )
-        total += len(coordinates(ranges, offset, divisor, size))
-    return total if blocks <= POSITIONS_MAX else total * blocks
-
-
-def _is_inside(terms: tuple[tuple[int, int, int], ...], offset: int, size: int) -> bool:
-    """Whether no point of the walk leaves the tensor."""
-    ends = [stride * (extent - 1) for stride, extent, _ in terms]
-    low = offset + sum(min(0, end) for end in ends)
-    return low >= 0 and offset + sum(max(0, end) for end in ends) < size
-
-
-def _unclipped_sum(terms: tuple[tuple[int, int, int], ...]) -> int:
-    """The same where no point leaves the tensor: blocks differ in their ragged ends alone."""
-    total = 0
-    for ends in product(*(_lengths(extent, tile) for _, extent, tile in terms)):
-        steps = [(abs(stride), n) for (n, _), (stride, _, _) in zip(ends, terms, strict=True)]
-        total += prod(blocks for _, blocks in ends) * _distinct(steps)
-    return total
-
-
-def _lengths(extent: int, tile: int) -> list[tuple[int, int]]:
-    """(points, how many blocks have so many) along one axis."""
-    full, rest = divmod(extent, tile) if tile else (0, 0)
-    return [(points, blocks) for points, blocks in ((tile, full), (rest, 1)) if points and blocks]
-
-
-def _distinct(steps: list[tuple[int, int]]) -> int:
-    """Values of Σ stride·i, i < n, of (stride, n).
-
-    Strides in ascending order fill a range, or leave gaps that nothing falls into twice; where
-    neither holds the points are walked.
-    """
-    count, reach = 1, 0
-    for stride, n in sorted(step for step in steps if step[1] > 1):
-        if count == reach + 1 and stride <= count:
-            reach += stride * (n - 1)
-            count = reach + 1
-        elif stride > reach:
-            reach += stride * (n - 1)
-            count *= n
-        else:
-            walked = tuple((range(n), stride) for stride, n in steps)
-            return len(coordinates(walked, 0, 1, sum(s * (n - 1) for s, n in steps) + 1))
-    return count
+def _numbered(walk: Walk, number: Mapping[int, int]) -> Walk:
+    """A walk with other numbers for its drivers."""
+    if isinstance(walk, int):
+        return number[walk]
+    if isinstance(walk, Image):
+        terms = tuple((_numbered(inner, number), stride) for inner, stride in walk.terms)
+        return walk._replace(terms=terms)
+    if isinstance(walk, Union):
+        return Union(tuple(_numbered(inner, number) for inner in walk.walks))
+    return walk
 
 
 @lru_cache(maxsize=1 << 12)
-def coordinates(
-    terms: tuple[tuple[Points, int], ...], offset: int, divisor: int, size: int
-) -> Points:
-    """Values of (Σ stride·point + offset) / divisor that are whole and inside `[0, size)`."""
-    if any(not points for points, _ in terms):
-        return range(0)
-    low = high = offset
-    filled = 0  # all steps below it are taken
-    for points, stride in sorted(terms, key=lambda term: abs(term[1])):
-        if not isinstance(points, range) or (len(points) > 1 and abs(stride) > filled + 1):
-            break
-        ends = (stride * points[0], stride * points[-1])
-        low, high = low + min(ends), high + max(ends)
-        filled += abs(stride) * (len(points) - 1)
-    else:
-        return range(max(0, -(-low // divisor)), min(size - 1, high // divisor) + 1)
-    count = prod(len(points) for points, _ in terms)
-    if count > POINTS_MAX:
-        low, high = _span(terms, offset)
-        first, last = max(0, -(-low // divisor)), min(size - 1, high // divisor)
-        return range(first, min(last + 1, first + count))
-    if count > FEW_POINTS:
-        return _many_coordinates(terms, offset, divisor, size)
-    sums = [offset]
-    for points, stride in terms:
-        sums = [value + stride * point for value in sums for point in points]
-    return frozenset([v // divisor for v in sums if v % divisor == 0 and 0 <= v // divisor < size])
-
-
-def _many_coordinates(
-    terms: tuple[tuple[Points, int], ...], offset: int, divisor: int, size: int
-) -> frozenset[int]:
-    import numpy as np  # slow to import, and few kernels walk so many points
-
-    sums = np.array([offset])
-    for points, stride in terms:
-        steps = stride * np.fromiter(points, np.int64, len(points))
-        sums = np.add.outer(sums, steps).ravel()
-    whole = sums[sums % divisor == 0] // divisor
-    return frozenset(whole[(whole >= 0) & (whole < size)].tolist())
-
-
-def _span(terms: tuple[tuple[Points, int], ...], offset: int) -> tuple[int, int]:
-    """Least and greatest value of offset + Σ stride·point."""
-    ends = [(stride * min(points), stride * max(points)) for points, stride in terms]
-    return offset + sum(map(min, ends)), offset + sum(map(max, ends))
-
-
-@lru_cache(maxsize=1 << 12)
-def _union(boxes: tuple[tuple[Points, ...], ...]) -> int:
-    """Elements of a union of boxes, by inclusion and exclusion."""
-    if len(boxes) == 1:
-        return prod(map(len, boxes[0]))
-    if len(boxes) > BOXES_MAX:
-        return max(prod(map(len, box)) for box in boxes)
-    first = [(k, tuple(map(frozenset, box))) for k, box in enumerate(boxes)]
-    meeting, total, sign = first, 0, 1
-    while meeting:
-        total += sign * sum(prod(map(len, box)) for _, box in meeting)
-        sign = -sign
-        meeting = [
-            (j, shared)
-            for k, box in meeting
-            for j, other in first[k + 1 :]
-            if (shared := _shared(box, other)) is not None
-        ]
+def _looked_up_sum(read: _LookedUp, drivers: tuple[Driver, ...]) -> int:
+    """Σ over blocks of the elements that a lookup touches. One block stands for all between the
+    first and the last of an axis: tiles differ in their ragged ends alone."""
+    total = 0
+    for at, weight in places(range(len(drivers)), drivers, most=0):
+        taken = read.places * prod([len(points_of(walk, at)) for walk in read.walks])
+        total += weight * min(taken, prod([len(points_of(walk, at)) for walk in read.behind]))
     return total
-
-
-def _shared(
-    one: tuple[frozenset[int], ...], other: tuple[frozenset[int], ...]
-) -> tuple[frozenset[int], ...] | None:
-    """What two boxes share, or None where they do not meet."""
-    found: list[frozenset[int]] = []
-    for a, b in zip(one, other, strict=True):
-        side = a & b
-        if not side:
-            return None
-        found.append(side)
-    return tuple(found)
