@@ -81,6 +81,8 @@ def start_of(graph: Graph, op: Op, access: Access) -> tuple[int, ...]:
 
     A slice lies inside its tensor: padding is another matter, whose offset changes the work.
     """
+    if not any(index.offset for index in access.index):
+        return (0,) * len(access.index)
     return tuple(
         index.offset if _is_inside(index, op.sizes, axis.size) else 0
         for axis, index in zip(graph.tensors[access.tensor].axes, access.index, strict=True)

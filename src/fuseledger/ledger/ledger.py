@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -31,6 +32,10 @@ class KernelLedger(Struct, frozen=True, kw_only=True):
     accounts: dict[str, Account]
     time: Time
     price: Price
+    reads: tuple[tuple[str, int], ...] = ()
+    """(tensor, bytes) of what it reads."""
+    writes: tuple[tuple[str, int], ...] = ()
+    """(tensor, bytes) of what it writes."""
 
     @property
     def bytes(self) -> int:
@@ -73,8 +78,15 @@ def kernel_ledger(
     """The accounts of one priced kernel."""
     ops = [graph.ops[i] for i in kernel.ops]
     vetoes = dict(reversed(price.vetoes))
+    reads = tuple((name, count) for name, count in external_bytes(nest, device).items() if count)
+    writes = tuple((name, graph.tensors[name].bytes) for name in nest.outputs)
     accounts = {
-        "traffic": _traffic(graph, nest, price, device),
+        "traffic": Account(
+            value=price.dram_bytes,
+            unit="bytes",
+            derivation=traffic_words(reads, writes, price),
+            provenance=_provenance(nest),
+        ),
         "launches": _launches(price, device),
         "registers": _registers(nest, price, device),
         "capacity": _capacity(price, device, vetoes),
@@ -98,6 +110,8 @@ def kernel_ledger(
         accounts=accounts,
         time=time,
         price=price,
+        reads=reads,
+        writes=writes,
     )
 
 
@@ -119,21 +133,20 @@ def label_of(graph: Graph, positions: tuple[int, ...]) -> str:
     return "+".join(word if count == 1 else f"{count}·{word}" for word, count in merged)
 
 
-def _traffic(graph: Graph, nest: Nest, price: Price, device: Device) -> Account:
-    reads = [
-        f"{name} {format_bytes(count)}"
-        for name, count in external_bytes(nest, device).items()
-        if count
-    ]
-    writes = [f"{name} {format_bytes(graph.tensors[name].bytes)}" for name in nest.outputs]
-    words = f"read {' + '.join(reads) or 'nothing'}, write {' + '.join(writes) or 'nothing'}"
+def traffic_words(
+    reads: Sequence[tuple[str, int]], writes: Sequence[tuple[str, int]], price: Price
+) -> str:
+    """What a kernel reads and writes, in words."""
+    read, write = (
+        " + ".join(f"{name} {format_bytes(count)}" for name, count in each) or "nothing"
+        for each in (reads, writes)
+    )
+    words = f"read {read}, write {write}"
     if price.walks > 1:
         words += f"; carried tensors are walked {price.walks} times"
     if price.partial_bytes:
         words += f"; partials {format_bytes(price.partial_bytes)}"
-    return Account(
-        value=price.dram_bytes, unit="bytes", derivation=words, provenance=_provenance(nest)
-    )
+    return words
 
 
 def _provenance(nest: Nest) -> Provenance:
@@ -170,6 +183,17 @@ def _registers(nest: Nest, price: Price, device: Device) -> Account:
 
 
 def _capacity(price: Price, device: Device, vetoes: dict[str, str]) -> Account:
+    return Account(
+        value=price.modelled.shared_bytes if price.modelled else price.shared_bytes,
+        unit="bytes of shared memory per block",
+        derivation=capacity_words(price),
+        limit=device.shared_memory_per_block_bytes,
+        veto=vetoes.get("capacity"),
+    )
+
+
+def capacity_words(price: Price) -> str:
+    """What a block holds, in words."""
     parts: list[str] = []
     if price.staged is not None:
         parts.append(price.staged.words(price.stages))
@@ -177,13 +201,7 @@ def _capacity(price: Price, device: Device, vetoes: dict[str, str]) -> Account:
     parts += [
         f"{item.name} {item.words} in {item.holder}" for item in held if item.register_bytes >= 1024
     ]
-    return Account(
-        value=price.modelled.shared_bytes if price.modelled else price.shared_bytes,
-        unit="bytes of shared memory per block",
-        derivation="; ".join(parts) or "nothing is held beyond registers",
-        limit=device.shared_memory_per_block_bytes,
-        veto=vetoes.get("capacity"),
-    )
+    return "; ".join(parts) or "nothing is held beyond registers"
 
 
 def _parallelism(nest: Nest, price: Price, device: Device, vetoes: dict[str, str]) -> Account:

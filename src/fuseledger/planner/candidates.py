@@ -27,6 +27,7 @@ from fuseledger.planner.repeats import (
     joins_many,
     representatives,
 )
+from fuseledger.planner.starting import Starting
 
 Cost = Callable[[tuple[int, ...]], float | None]
 """Cost of a set of ops as one kernel, or None where it is not usable."""
@@ -146,11 +147,16 @@ def _is_pointwise(op: Op, points: int) -> bool:
 
 
 class Candidates(Struct):
-    """Usable candidates: mask → cost."""
+    """Usable candidates and their costs."""
 
-    cost: dict[int, float]
+    starting: Starting
     cut_short: list[str] = field(default_factory=list[str])
     """What was left out of the enumeration, in words."""
+
+    @property
+    def cost(self) -> dict[int, float]:
+        """Mask → cost."""
+        return dict(self.starting.items())
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -365,16 +371,17 @@ def _windows(firsts: list[int], window: int) -> int:
     return mask & (1 << len(firsts)) - 1
 
 
-def _shifted(found: dict[int, float], firsts: list[int], window: int) -> dict[int, float]:
-    """The candidates of every window: those of the first equal one, moved to where it is."""
-    if all(first == i for i, first in enumerate(firsts)):
-        return found
-    starting: dict[int, list[int]] = {}
-    for mask in found:
-        starting.setdefault((mask & -mask).bit_length() - 1, []).append(mask)
-    moved: dict[int, float] = {}
+def _shifted(found: dict[int, float], firsts: list[int], window: int) -> Starting:
+    """The candidates of every window: those of the first equal one that lie within it."""
+    starting = Starting.of(len(firsts), found)
+    within: dict[int, dict[int, float]] = {}
     for i, first in enumerate(firsts):
-        for mask in starting[first]:
-            if first == i or mask >> first < 1 << window:
-                moved[mask << i - first] = found[mask]
-    return moved
+        if first != i:
+            if first not in within:
+                within[first] = {
+                    mask: price
+                    for mask, price in starting.sets[first].items()
+                    if mask < 1 << window
+                }
+            starting.sets[i] = within[first]
+    return starting

@@ -2,7 +2,8 @@
 
 A down-set is a set of ops closed under predecessors: what may have run so far. From each, every
 candidate whose inputs are ready leads to a larger one. Where there are too many down-sets a beam
-keeps the best of each size.
+keeps the best of each size. A down-set is kept as its lowest undone op and what is done beyond it:
+in a long graph that is a few bits.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from msgspec import Struct
 
 from fuseledger.graph.graph import Graph
 from fuseledger.planner.bits import bits
+from fuseledger.planner.starting import Starting
 
 BEAM = 64
 
@@ -48,9 +50,13 @@ class Reach(Struct):
         return Reach(above, below)
 
 
+State = tuple[int, int]
+"""A down-set: its lowest undone op, and a mask of what is done from there on, that op as bit 0."""
+
+
 def best_partition(
     graph: Graph,
-    cost: Mapping[int, float],
+    cost: Mapping[int, float] | Starting,
     effort: Effort,
     *,
     above: float = math.inf,
@@ -67,25 +73,23 @@ def best_partition(
     others; only kernels that it may wait for, directly or through others, are tried besides. What
     runs side by side is so put in one order instead of all.
     """
-    moves = _Moves.of(graph, cost)
+    moves = _Moves(graph, cost)
     count = len(graph.ops)
-    best: dict[int, tuple[float, int, int]] = {0: (0.0, 0, 0)}
-    levels: list[list[int]] = [[] for _ in range(count + 1)]
-    levels[0].append(0)
+    found = _Found.start(count)
     states = 0
     for size in range(count):
-        level = levels[size]
+        level = found.levels[size]
         states += len(level)
         if states > effort.states:
             return None, False
         for state in level:
             if moves.tried > effort.tried or time.monotonic() > deadline:
                 return None, False
-            _extend(best, levels, state, moves.after(state, thorough=True), above)
-        levels[size] = []
+            found.extend(state, moves.after(state, thorough=True), above)
+        found.levels[size] = []
         if moved is not None and level:
             moved(size)
-    return _path(best, (1 << count) - 1), True
+    return found.path(count), True
 
 
 def beam_partition(
@@ -95,117 +99,170 @@ def beam_partition(
 
     With reduced costs, the duals guide it: what is kept is what is nearest to the bound.
     """
-    moves = _Moves.of(graph, cost)
+    moves = _Moves(graph, cost)
     count = len(graph.ops)
-    best: dict[int, tuple[float, int, int]] = {0: (0.0, 0, 0)}
-    levels: list[list[int]] = [[] for _ in range(count + 1)]
-    levels[0].append(0)
+    found = _Found.start(count)
     for size in range(count):
-        for state in sorted(levels[size], key=lambda s: (best[s][0], s))[:width]:
-            _extend(best, levels, state, moves.after(state, thorough=False), above)
-        levels[size] = []
-    return _path(best, (1 << count) - 1)
+        level = sorted(found.levels[size], key=lambda s: (found.best[s][0], s[1] << s[0]))
+        for state in level[:width]:
+            found.extend(state, moves.after(state, thorough=False), above)
+        found.levels[size] = []
+    return found.path(count)
 
 
-def _extend(
-    best: dict[int, tuple[float, int, int]],
-    levels: list[list[int]],
-    state: int,
-    moves: list[tuple[int, float]],
-    above: float,
-) -> None:
-    """Add what the moves make of a down-set, where it is new or cheaper than known."""
-    base = best[state][0]
-    for mask, price in moves:
-        total = base + price
-        if total > above:
-            continue
-        after = state | mask
-        known = best.get(after)
-        if known is None:
-            levels[after.bit_count()].append(after)
-        elif total >= known[0] - 1e-12:
-            continue
-        best[after] = (total, state, mask)
+class _Found(Struct):
+    """Down-sets reached so far."""
 
-
-def _path(best: dict[int, tuple[float, int, int]], state: int) -> list[int] | None:
-    if state not in best:
-        return None
-    masks: list[int] = []
-    while state:
-        _, state, mask = best[state]
-        masks.append(mask)
-    return masks[::-1]
-
-
-_Move = tuple[int, int, float, int]
-"""A candidate: mask, what it reads from outside, cost, its lowest op."""
-
-
-class _Moves(Struct):
-    """The kernels worth running next after a down-set."""
-
-    starting: list[list[_Move]]
-    """For each op the candidates whose lowest it is."""
-    holding: list[list[_Move]]
-    """For each op the candidates with it, those with the latest lowest op first."""
-    tried: int = 0
-    """Candidates looked at and down-sets reached so far: the measure of work done."""
+    best: dict[State, tuple[float, State, int]]
+    """Down-set → (cost, the one before, the kernel between them, from that one's lowest op on)."""
+    levels: list[list[State]]
+    """Down-sets by how many ops are done."""
 
     @staticmethod
-    def of(graph: Graph, cost: Mapping[int, float]) -> _Moves:
-        needs_of = [sum(1 << j for j in before) for before in graph.predecessors]
-        starting: list[list[_Move]] = [[] for _ in graph.ops]
-        holding: list[list[_Move]] = [[] for _ in graph.ops]
-        for mask, price in cost.items():
-            members = list(bits(mask))
-            needs = 0
-            for i in members:
-                needs |= needs_of[i]
-            starting[members[0]].append((mask, needs & ~mask, price, members[0]))
-        for moves in reversed(starting):
-            for move in moves:
-                for i in bits(move[0]):
-                    holding[i].append(move)
-        return _Moves(starting, holding)
+    def start(ops: int) -> _Found:
+        """Nothing is done."""
+        levels: list[list[State]] = [[] for _ in range(ops + 1)]
+        levels[0].append((0, 0))
+        return _Found({(0, 0): (0.0, (0, 0), 0)}, levels)
 
-    def after(self, state: int, *, thorough: bool) -> list[tuple[int, float]]:
-        """(mask, cost) of each candidate to try.
+    def extend(self, state: State, moves: list[tuple[int, float]], above: float) -> None:
+        """Add what the moves make of a down-set, where it is new or cheaper than known."""
+        base = self.best[state][0]
+        first, done = state
+        for mask, price in moves:
+            total = base + price
+            if total > above:
+                continue
+            rest = done | mask
+            step = (~rest & rest + 1).bit_length() - 1
+            after = (first + step, rest >> step)
+            known = self.best.get(after)
+            if known is None:
+                self.levels[after[0] + after[1].bit_count()].append(after)
+            elif total >= known[0] - 1e-12:
+                continue
+            self.best[after] = (total, state, mask)
+
+    def path(self, ops: int) -> list[int] | None:
+        """The kernels that lead to all ops done, in order."""
+        state = (ops, 0)
+        if state not in self.best:
+            return None
+        masks: list[int] = []
+        while state != (0, 0):
+            _, before, mask = self.best[state]
+            masks.append(mask << before[0])
+            state = before
+        return masks[::-1]
+
+
+_Move = tuple[int, int, float]
+"""A candidate from its lowest op on: mask, what it reads from outside there, cost."""
+
+
+class _Moves:
+    """The kernels worth running next after a down-set."""
+
+    def __init__(self, graph: Graph, cost: Mapping[int, float] | Starting) -> None:
+        starting = cost if isinstance(cost, Starting) else Starting.of(len(graph.ops), cost)
+        self.before = graph.predecessors
+        self.starting: list[list[_Move]] = []
+        """For each op the candidates whose lowest it is: equal windows share them."""
+        self.with_op: list[dict[int, list[_Move]]] = []
+        """For each op, of these, those with the op so many places on."""
+        known: dict[int, tuple[list[_Move], dict[int, list[_Move]]]] = {}
+        for first, sets in enumerate(starting.sets):
+            shared = known.get(id(sets))
+            if shared is None:
+                shared = known[id(sets)] = self._prepared(first, sets)
+            self.starting.append(shared[0])
+            self.with_op.append(shared[1])
+        self.span = max((max(each, default=0) for each in self.with_op), default=0)
+        self.tried = 0
+        """Candidates looked at and down-sets reached so far: the measure of work done."""
+        self._earlier: dict[tuple[int, int], tuple[int, ...]] = {}
+        self._holding: dict[int, list[tuple[int, list[_Move]]]] = {}
+
+    def _prepared(
+        self, first: int, sets: Mapping[int, float]
+    ) -> tuple[list[_Move], dict[int, list[_Move]]]:
+        moves: list[_Move] = []
+        with_op: dict[int, list[_Move]] = {}
+        for mask, price in sets.items():
+            needs = 0
+            places = list(bits(mask))
+            for place in places:
+                for j in self.before[first + place]:
+                    if j >= first:
+                        needs |= 1 << j - first
+            move = (mask, needs & ~mask, price)
+            moves.append(move)
+            for place in places:
+                with_op.setdefault(place, []).append(move)
+        return moves, with_op
+
+    def holding(self, op: int) -> list[tuple[int, list[_Move]]]:
+        """(lowest op, candidates with `op` that start there), the latest start first."""
+        found = self._holding.get(op)
+        if found is None:
+            starts = range(op, max(-1, op - self.span - 1), -1)
+            found = self._holding[op] = [
+                (start, moves) for start in starts if (moves := self.with_op[start].get(op - start))
+            ]
+        return found
+
+    def _read_before(self, start: int, mask: int) -> tuple[int, ...]:
+        """Ops before a candidate's lowest that it reads from."""
+        found = self._earlier[start, mask] = tuple(
+            {j for place in bits(mask) for j in self.before[start + place] if j < start}
+        )
+        return found
+
+    def after(self, state: State, *, thorough: bool) -> list[tuple[int, float]]:
+        """(mask from the lowest undone op on, cost) of each candidate to try.
 
         Those that hold the lowest undone op, and those that it may wait for: all of them, or,
         not `thorough`, only where nothing that holds it can run.
         """
-        first = (~state & state + 1).bit_length() - 1
+        first, done = state
         found: dict[int, float] = {}
         waiting = 0
         # everything below the lowest undone op is done: what holds it starts with it
-        for mask, needs, price, _ in self.starting[first]:
-            if mask & state:
+        for mask, needs, price in self.starting[first]:
+            if mask & done:
                 continue
-            if missing := needs & ~state:
+            if missing := needs & ~done:
                 waiting |= missing
             else:
                 found[mask] = price
         self.tried += len(self.starting[first])
         if waiting and (thorough or not found):
-            self._wait(first, waiting, state, found)
+            self._wait(state, waiting, found)
         self.tried += len(found)
         return list(found.items())
 
-    def _wait(self, first: int, waiting: int, state: int, found: dict[int, float]) -> None:
-        """Add the candidates that run before `first`: those with ops that others wait for."""
+    def _wait(self, state: State, waiting: int, found: dict[int, float]) -> None:
+        """Add the candidates that run before the lowest undone op: those with ops that others
+        wait for."""
+        first, done = state
         seen = 0
         while waiting & ~seen:
             low = waiting & ~seen & -(waiting & ~seen)
             seen |= low
-            for mask, needs, price, lowest in self.holding[low.bit_length() - 1]:
-                if lowest <= first:
+            for start, moves in self.holding(first + low.bit_length() - 1):
+                if start <= first:
                     break
-                self.tried += 1
-                if mask & state:
-                    continue
-                if missing := needs & ~state:
-                    waiting |= missing
-                else:
-                    found[mask] = price
+                shift = start - first
+                for mask, needs, price in moves:
+                    self.tried += 1
+                    if mask << shift & done:
+                        continue
+                    missing = needs << shift
+                    earlier = self._earlier.get((start, mask))
+                    for j in self._read_before(start, mask) if earlier is None else earlier:
+                        if j >= first:
+                            missing |= 1 << j - first
+                    if missing := missing & ~done:
+                        waiting |= missing
+                    else:
+                        found[mask << shift] = price

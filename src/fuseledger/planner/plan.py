@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time as clock_time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct, field
 
@@ -15,6 +15,7 @@ from fuseledger.ledger.kernel import Plan, check_legal
 from fuseledger.ledger.ledger import KernelLedger, Totals, kernel_ledger
 from fuseledger.ledger.library_calls import library_calls
 from fuseledger.ledger.nest import analyse
+from fuseledger.ledger.renamed import Names, can_be_renamed, renamed
 from fuseledger.planner.candidates import Limits, enumerate_candidates
 from fuseledger.planner.partition import Effort
 from fuseledger.planner.schedules import Objective, ScheduleSearch
@@ -119,7 +120,7 @@ def make_plan(
         deadline=deadline,
         moved=lambda found: step(f"planning {count}: {found:,} candidate kernels"),
     )
-    step(f"planning {count}: choosing among {len(candidates.cost):,} candidates")
+    step(f"planning {count}: choosing among {len(candidates.starting):,} candidates")
     found = solve(
         graph,
         candidates,
@@ -235,9 +236,7 @@ def _finish(
     started: float,
 ) -> Planned:
     check_legal(graph, found.groups)
-    ledgers = tuple(
-        ledger_of(search, group, f"k{number}") for number, group in enumerate(found.groups, start=1)
-    )
+    ledgers = ledgers_of(search, found.groups)
     singles = [search.choose((i,)) for i in range(len(graph.ops))]
     baseline = Totals(
         kernels=len(singles),
@@ -264,3 +263,25 @@ def ledger_of(search: ScheduleSearch, group: tuple[int, ...], name: str) -> Kern
     price = search.price(group)
     time = search.time(group, price)
     return kernel_ledger(search.graph, search.kernel(group), nest, price, time, search.device, name)
+
+
+def ledgers_of(
+    search: ScheduleSearch, groups: Sequence[tuple[int, ...]]
+) -> tuple[KernelLedger, ...]:
+    """The ledgers of a plan's kernels. Those that differ in names alone are computed once."""
+    graph = search.graph
+    known: dict[object, tuple[tuple[int, ...], KernelLedger]] = {}
+    found: list[KernelLedger] = []
+    for number, group in enumerate(groups, start=1):
+        name = f"k{number}"
+        # titles make words, not figures: a structure does not tell them apart
+        key = search.structure(group), tuple(graph.ops[i].title for i in group)
+        like = known.get(key)
+        if like is None:
+            ledger = ledger_of(search, group, name)
+            if can_be_renamed(ledger, graph):
+                known[key] = group, ledger
+        else:
+            ledger = renamed(like[1], graph, Names.between(graph, like[0], group), name)
+        found.append(ledger)
+    return tuple(found)

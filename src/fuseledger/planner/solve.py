@@ -52,22 +52,22 @@ def solve(
     moved: Callable[[int], object] | None = None,
 ) -> Partition:
     """The cheapest partition into candidates, or the best one found and its proved gap."""
-    cost = candidates.cost
-    tries = min(effort.tried, FIRST_TRIES * (len(cost) + len(graph.ops)))
+    starting, count = candidates.starting, len(candidates.starting)
+    tries = min(effort.tried, FIRST_TRIES * (count + len(graph.ops)))
     first = Effort(states=effort.states, tried=tries)
-    masks, proved = best_partition(graph, cost, first, deadline=deadline, moved=moved)
+    masks, proved = best_partition(graph, starting, first, deadline=deadline, moved=moved)
     if masks is not None:
         gap: float | None = 0.0
         cut: list[str] = []
     else:
         assert not proved, "single ops are candidates"
-        masks, gap, cut = _bounded(graph, cost, effort, deadline)
+        masks, gap, cut = _bounded(graph, candidates.cost, effort, deadline)
     cut += candidates.cut_short
     return Partition(
         [tuple(bits(mask)) for mask in masks],
-        sum(cost[mask] for mask in masks),
+        sum(starting.price(mask) for mask in masks),
         not cut,
-        len(cost),
+        count,
         cut,
         gap,
     )
