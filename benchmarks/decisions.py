@@ -24,6 +24,7 @@ from fuseledger.clock.roofline import Roofline
 from fuseledger.devices import Device, LaunchMode, load
 from fuseledger.frontends.source import load as load_source
 from fuseledger.graph.graph import Graph
+from fuseledger.ledger.kernel import MERGES
 from fuseledger.planner.plan import PlanOptions, make_plan, new_search, plan_of_groups
 from fuseledger.verdict.attention import Attention
 from fuseledger.verdict.gemm import Gemm
@@ -94,15 +95,18 @@ def split_gain(
 def wide_tiles(question: Gemm, columns: int, device: str, launch: LaunchMode) -> str:
     """What a split gains where a block has so many columns, and what the second launch costs it."""
     free = Pricing(question.split(), load(device), launch)
-    parted = free.parts.at(max(2, free.parts.best())).time
-    apart_us = load(device).launch_us(launch) + parted.combine_us
+    parted = free.parts.at(max(2, free.parts.best()))
+    split, whole = parted.time, free.parts.at(1).time
+    merge_us = split.launch_us + split.latency_us + split.combine_us
+    merge_us -= whole.launch_us + whole.latency_us
+    merged = MERGES[parted.schedule.merge or "launch"]
     answer = split_gain(replace(question, tile=(question.M, columns)), device, launch)
     return (
-        f"the second launch and its pass over the parts take {apart_us:.1f} of the split's "
-        f"{parted.total_us:.1f} µs, which a sum of the parts inside the kernel (clusters, "
-        f"semaphores) does not pay; without them it is {parted.total_us - apart_us:.1f} µs against "
-        f"{free.parts.at(1).time.total_us:.1f} unsplit. With {columns} columns a block, one side "
-        f"of a tcgen05.mma (64 or 128, PTX ISA), it is {answer.how}: {answer.gain:.2f}×"
+        f"the parts are {merged}, which takes {merge_us:.1f} of the split's "
+        f"{split.total_us:.1f} µs; without that it is {split.total_us - merge_us:.1f} µs against "
+        f"{whole.total_us:.1f} unsplit, in tiles so narrow that they fill the machine. With "
+        f"{columns} columns a block, one side of a tcgen05.mma (64 or 128, PTX ISA), it is "
+        f"{answer.how}: {answer.gain:.2f}×"
     )
 
 

@@ -205,7 +205,7 @@ def test_splits_shorten_the_walk():
 def test_partials_that_fit_stay_in_l2():
     """2 MB of partials, written and read, go to DRAM without an L2; with one of 10 MB none does,
     and a combine kernel reads half of them."""
-    parts = price(partial_bytes=4_000_000, launches=2, parts=4)
+    parts = price(partial_bytes=4_000_000, launches=2, merge="launch", parts=4)
     none = Roofline(machine(l2_bandwidth_gbs=figure(4000.0))).time(parts)
     held = Roofline(machine(l2_bandwidth_gbs=figure(4000.0), l2_bytes=count(10_000_000)))
     assert dict(none.terms)["dram"] == pytest.approx(2.0)
@@ -216,10 +216,27 @@ def test_partials_that_fit_stay_in_l2():
 def test_a_combine_kernel_draws_by_its_grid():
     """2 MB of 8 parts are 62,500 results on 62 SMs, which draw all of 1,000 GB/s: 2 µs; 500 parts
     are 1,000 results, one block and 20 GB/s: 100 µs."""
-    parts = {"partial_bytes": 4_000_000, "launches": 2}
+    parts = {"partial_bytes": 4_000_000, "launches": 2, "merge": "launch"}
     clock = Roofline(machine())
     assert clock.time(price(**parts, parts=8)).combine_us == pytest.approx(2.0)
     assert clock.time(price(**parts, parts=500)).combine_us == pytest.approx(100.0)
+
+
+def test_the_last_block_of_a_tile_waits_for_its_ticket_and_reads_the_parts_alone():
+    """Three trips to L2 of 0.73 × 0.25 µs; 2 MB of parts of 4 tiles on 4 SMs at 20 GB/s: 25 µs.
+
+    Of 100 tiles, each on an SM of its own, they come at 1,000 GB/s: 2 µs. No second launch is paid.
+    """
+    clock = Roofline(machine())
+    parts = {"partial_bytes": 4_000_000, "parts": 8}
+    launched = clock.time(price(**parts, launches=2, merge="launch"))
+    few = clock.time(price(**parts, merge="last block", merging_blocks=4))
+    many = clock.time(price(**parts, merge="last block", merging_blocks=100))
+    assert few.combine_us == pytest.approx(25.0)
+    assert many.combine_us == launched.combine_us == pytest.approx(2.0)
+    assert many.latency_us - launched.latency_us == pytest.approx(3 * 0.73 * 0.25)
+    assert launched.launch_us - many.launch_us == 1.0
+    assert many.terms == launched.terms
 
 
 GEMM = LibraryCall("cuBLAS", "gemm", "BIAS")

@@ -72,6 +72,20 @@ def test_split_k_writes_and_reads_its_parts():
     assert price.flops["lanes:fp32"] == 7 * 1024 * 1024
 
 
+def test_the_last_block_of_a_tile_may_merge_its_parts():
+    """8 parts of 64 tiles: the same bytes and work, no second launch, 64 blocks that merge."""
+    pricer = pricer_of(gemm, (1024, 16384), (16384, 1024))
+    tiles = {"m": 128, "n": 128, "k": 2048}
+    assert pricer.merges(tiles) == ("launch", "last block")
+    assert pricer.merges({**tiles, "k": 16384}) == ("launch",)
+    launched, price = pricer.price(tiles), pricer.price(tiles, merge="last block")
+    assert (launched.merge, price.merge) == ("launch", "last block")
+    assert price.launches == 1
+    assert price.merging_blocks == 64
+    assert price.dram_bytes == launched.dram_bytes
+    assert price.flops == launched.flops
+
+
 def test_small_partials_are_folded_by_their_reader():
     """4 parts of 64 sums beside 64 × 65,536 fp16 need no combine kernel; the result's own bytes
     are counted once already."""
@@ -84,6 +98,7 @@ def test_small_partials_are_folded_by_their_reader():
     (columns,) = pricer.nest.split_axes
     price = pricer.price({columns: 16384})
     assert price.launches == 1
+    assert price.merge == "readers"
     assert price.partial_bytes == 2 * (4 * 64 * 4 - 64 * 4)
 
 

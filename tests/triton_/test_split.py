@@ -9,7 +9,7 @@ from fuseledger.triton.package import emit_plan
 from fuseledger.triton.partials import Partial, folded_tensors, partials_of
 
 SPLIT_K = "gemm(128,128,32768)"
-FOLDED = "sum(x[64,4096] @ w[4096,128], axis=0)"
+FOLDED = "sqrt(sum(x[4,1048576], axis=1))"
 
 
 def test_a_split_gemm_writes_parts_and_a_combine_kernel() -> None:
@@ -31,7 +31,7 @@ def test_small_parts_are_folded_by_their_reader() -> None:
     first, second = emit_plan(plan.graph, plan.kernels)
     assert plan.kernels[0].launches == 1
     assert first.combine is None
-    assert ("gemm_parts_ptr", "gemm.parts") in (second.kernel.parameters if second.kernel else ())
+    assert ("sum_parts_ptr", "sum.parts") in (second.kernel.parameters if second.kernel else ())
 
 
 def test_statistics_store_what_is_made_on_their_way() -> None:
@@ -54,7 +54,7 @@ def test_a_short_last_part_counts_its_points() -> None:
 
 def test_folded_tensors_are_those_without_a_combine_kernel() -> None:
     """What a plan folds is what its readers get as parts."""
-    for source, expected in ((SPLIT_K, set[str]()), (FOLDED, {"gemm"})):
+    for source, expected in ((SPLIT_K, set[str]()), (FOLDED, {"sum"})):
         plan = planned(source)
         assert set(folded_tensors(plan.graph, [k.kernel for k in plan.kernels])) == expected
 

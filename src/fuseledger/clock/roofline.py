@@ -42,6 +42,16 @@ DOT_ROWS = 16
 """Least rows of a generated tile: Triton's `tl.dot` takes 16 or more."""
 COMBINE_TILE = 1024
 """Results that a block of the combine kernel folds: 4 warps × 8 elements."""
+TICKET_TRIPS = 3
+"""Trips to L2 that follow each other before the last block of a tile has parts to add: its own are
+seen by others (a fence), its ticket comes back (an atomic addition), the first part is loaded
+(github.com/NVIDIA/cuda-samples, threadFenceReduction)."""
+L2_TRIP_SHARE = 0.73
+"""A trip to L2 over one to memory: 475 of 650 clocks on H100 PCIe, over all of L2, as parts come
+from any SM (github.com/te42kyfo/gpu-benches@a7dc559 gpu-latency/h100_pcie.txt, at 35 MB and beyond
+125 MB). Taken for every device."""
+_AFTERWARDS = ("launch", "last block")
+"""Ways of merging parts that read them when all are written."""
 
 
 class _Rates(Struct, frozen=True, kw_only=True):
@@ -97,7 +107,7 @@ class Roofline(Struct, frozen=True, dict=True):
         dram_bytes = price.dram_bytes - resident + self.reread_bytes(price)
         if price.rewalked_bytes:
             dram_bytes -= price.rewalked_bytes * self.rewalked_share(price)
-        if price.launches > 1:
+        if price.merge in _AFTERWARDS:
             dram_bytes -= (price.partial_bytes - resident) / 2
         terms = [("dram", dram_bytes / self._drawn_gbs(min(blocks, sms)) / 1e3)]
         if price.staged is not None and rates.latency_us:
@@ -132,7 +142,9 @@ class Roofline(Struct, frozen=True, dict=True):
             terms.append(("matrix", realised.matrix_us))
         launch_us = price.launches * rates.launch_us
         latency_us = price.walks * rates.latency_us * (1 + WAVE_LATENCY_SHARE * (waves - 1))
-        combine_us = self._combine_us(price, resident) if price.launches > 1 else 0.0
+        combine_us = self._combine_us(price, resident) if price.merge in _AFTERWARDS else 0.0
+        if price.merge == "last block":
+            latency_us += TICKET_TRIPS * L2_TRIP_SHARE * rates.latency_us / 2
         slowest = max([us for _, us in terms])
         layout_us = rate.layout_us if rate is not None else 0.0
         total_us = launch_us + slowest + latency_us + combine_us + layout_us + realised.spill_us
@@ -167,6 +179,8 @@ class Roofline(Struct, frozen=True, dict=True):
         padded_us = matrix_us * _padding(price, DOT_ROWS) if rows else matrix_us
         own = _Realised(GENERATED, generated, l2_us, padded_us / generated, spill_us)
         if calls.call is None:
+            return own
+        if price.merge == "last block" and price.merge not in calls.call.merges:
             return own
         loads, computed = self._rates.library_loads * calls.unmasked, calls.unmasked
         padded_us = matrix_us * _padding(price, ATTENTION_TILE) if rows else matrix_us
@@ -303,13 +317,15 @@ class Roofline(Struct, frozen=True, dict=True):
         return resident_shares(price.rewalked_per_block * in_flight, self._rates.l2_bytes)
 
     def _combine_us(self, price: Price, resident: float) -> float:
-        """Time of the second kernel's bytes: it reads all partials, on a grid of its results."""
-        if price.launches < 2:
-            return 0.0
+        """Time to read all partials when they are made: in a second kernel, on a grid of its
+        results, or by one block a tile, of each of which the parts are read by one SM."""
         rates = self._rates
         read = price.partial_bytes / 2
         results = read / (max(1, price.parts) * ACCUMULATOR_BYTES)
-        drawn_gbs = self._drawn_gbs(min(rates.sms, -(-int(results) // COMBINE_TILE) or 1))
+        blocks = -(-int(results) // COMBINE_TILE)
+        if price.merge == "last block":
+            blocks = price.merging_blocks
+        drawn_gbs = self._drawn_gbs(min(rates.sms, blocks or 1))
         share = resident / price.partial_bytes if price.partial_bytes else 0.0
         l2_gbs = min(rates.l2_gbs or rates.stream_gbs, drawn_gbs * 2)
         return read * (share / l2_gbs + (1 - share) / drawn_gbs) / 1e3

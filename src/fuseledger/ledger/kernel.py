@@ -11,6 +11,15 @@ from fuseledger.errors import IllegalPlan
 from fuseledger.graph.graph import Graph
 
 Treatment = Literal["grid", "loop", "whole", "split"]
+Merge = Literal["readers", "launch", "last block"]
+"""Who merges the parts of split axes: every kernel that reads them, a second kernel, or, of the
+blocks that make the parts of one tile, the one that ends last (a ticket tells it so)."""
+MERGES: dict[Merge, str] = {
+    "readers": "folded by whoever reads them",
+    "launch": "merged by a second kernel",
+    "last block": "merged by the last block of each tile",
+}
+"""The same in words."""
 
 
 class AxisSchedule(Struct, frozen=True):
@@ -38,8 +47,8 @@ class Schedule(Struct, frozen=True, kw_only=True):
     """Times that carried tensors are walked; 1 where they are owned or online."""
     online: bool = False
     """Whether sums over a carried tensor are rescaled while it is walked once."""
-    combined: bool = False
-    """Whether a combine kernel merges the parts of split axes; else their readers do."""
+    merge: Merge | None = None
+    """Who merges the parts of split axes; None where no axis is split."""
 
     def __str__(self) -> str:
         return " ".join(f"{name}={axis}" for name, axis in self.axes)

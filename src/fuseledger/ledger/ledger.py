@@ -12,7 +12,7 @@ from fuseledger.graph.graph import Graph
 from fuseledger.ledger.account import Account, Provenance, format_bytes, format_kib
 from fuseledger.ledger.compiled import Figures, with_compiled
 from fuseledger.ledger.declared import declared_accounts
-from fuseledger.ledger.kernel import Kernel
+from fuseledger.ledger.kernel import MERGES, Kernel
 from fuseledger.ledger.nest import Nest
 from fuseledger.ledger.price import WARP_THREADS, Price, external_bytes, is_small
 
@@ -235,7 +235,8 @@ def _parallelism(nest: Nest, price: Price, device: Device, vetoes: dict[str, str
 def _epilogue(price: Price, vetoes: dict[str, str]) -> Account:
     parts: list[str] = []
     if price.partial_bytes:
-        parts.append(f"{price.parts} partials: {format_bytes(price.partial_bytes)}")
+        words = f"{price.parts} partials: {format_bytes(price.partial_bytes)}"
+        parts.append(f"{words}, {MERGES[price.merge]}" if price.merge else words)
     if price.rescale_flops:
         parts.append(
             f"online: {price.rescale_flops / 1e9:.3g} GFLOP rescale what was summed so far"

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from fuseledger.graph.op import Op
 from fuseledger.graph.scalar import Call, Const, Expr, Read
 from fuseledger.ledger.convolution import Convolution, convolution_of, is_windowed
+from fuseledger.ledger.kernel import Merge
 from fuseledger.ledger.masks import unmasked_share
 from fuseledger.ledger.nest import Nest
 
@@ -51,6 +52,16 @@ CORES_WITH: dict[Core, frozenset[str]] = {
 }
 """Epilogues that the library of a core has; cuDNN's convolution has no GELU."""
 
+MERGES_OF: dict[Core, tuple[Merge, ...]] = {
+    "gemm": ("launch", "last block"),
+    "conv": ("launch",),
+    "attention": ("launch",),
+}
+"""Who merges the parts of a library's split: cuBLASLt either way (`cublasLtReductionScheme_t`:
+INPLACE adds parts in the kernel, by counters; COMPUTE_TYPE in a step of its own); FlashAttention in
+a kernel of its own (csrc/flash_attn/src/flash_fwd_launch_template.h, hopper/flash_fwd_combine.h).
+Of convolutions nothing is known, so that a kernel of its own is taken."""
+
 ADDENDS = frozenset(("bias", "residual"))
 """Steps that are sums: they commute until the first step that is not."""
 HALF = frozenset(("fp16", "bf16", "fp8", "fp8_e4m3", "fp8_e5m2"))
@@ -68,6 +79,11 @@ class LibraryCall(Struct, frozen=True, dict=True):
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def merges(self) -> tuple[Merge, ...]:
+        """Who may merge the parts of its split axes."""
+        return MERGES_OF[self.core]
 
     @cached_property
     def name(self) -> str:

@@ -11,6 +11,7 @@ from fuseledger.devices import Device
 from fuseledger.graph.op import Access, Op
 from fuseledger.graph.reach import reach, touched_elements
 from fuseledger.graph.tensor import Tensor, dtype_bytes
+from fuseledger.ledger.kernel import Merge
 from fuseledger.ledger.library_calls import NO_PRODUCT, Calls
 from fuseledger.ledger.nest import Nest
 
@@ -65,6 +66,10 @@ class Price(Struct, kw_only=True):
     partial_bytes: int = 0
     """Bytes beyond the results themselves that partial results write and read."""
     parts: int = 1
+    merge: Merge | None = None
+    """Who merges the parts; None where there is one."""
+    merging_blocks: int = 0
+    """Blocks that merge parts where the last of a tile's does: one a tile."""
     l2_bytes: int = 0
     """Bytes that the tiling makes blocks load, re-reads included, and what they store."""
     flops: dict[str, float] = field(default_factory=dict[str, float])

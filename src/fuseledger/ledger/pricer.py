@@ -15,6 +15,7 @@ from fuseledger.graph.op import COMBINES, Op
 from fuseledger.graph.reach import reach, tile_reach
 from fuseledger.ledger.compiled import Known
 from fuseledger.ledger.footprint import ACCUMULATOR_BYTES, Footprint
+from fuseledger.ledger.kernel import Merge
 from fuseledger.ledger.library_calls import library_calls
 from fuseledger.ledger.nest import Edge, Nest, cone, rewalked
 from fuseledger.ledger.online import special_saved
@@ -24,8 +25,8 @@ from fuseledger.ledger.staging import LOOP_POINTS
 from fuseledger.ledger.tiled import Bound, Grouped, TiledLoads
 
 FOLD_SHARE = 0.1
-"""Partials up to this share of a kernel's own traffic are folded by whoever reads them; more get
-a combine kernel."""
+"""Partials up to this share of a kernel's own traffic are folded by whoever reads them; more are
+summed by a second kernel or by the last block of each tile."""
 
 Regions = dict[int, dict[str, int]]
 """Op position → extent of each axis inside one block."""
@@ -42,6 +43,8 @@ class Pricer:
         self.read_bytes = sum(self.read_once.values())
         self.write_bytes = sum(self.tensors[name].bytes for name in nest.outputs)
         self.calls = library_calls(nest, device.vendor)
+        self.ways: tuple[Merge, ...] = ("launch", "last block")
+        """Who may merge parts that their readers do not fold."""
         self._prices: dict[tuple[object, ...], Price] = {}
         self._drafts: dict[tuple[object, ...], Regions] = {}
         self._bounds = bounds_of(nest)
@@ -108,12 +111,24 @@ class Pricer:
                 region[bound.name] = extent
         return found
 
-    def price(self, tiles: dict[str, int], *, walks: int = 1, stages: int = 2) -> Price:
+    def merges(self, tiles: dict[str, int]) -> tuple[Merge, ...]:
+        """The ways of merging parts that are worth asking for, of these tiles."""
+        sizes = self.nest.sizes
+        for _, reduced in self._reduced:
+            for name in reduced:
+                if tiles.get(name, sizes[name]) < sizes[name]:
+                    return self.ways
+        return ("launch",)
+
+    def price(
+        self, tiles: dict[str, int], *, walks: int = 1, stages: int = 2, merge: Merge = "launch"
+    ) -> Price:
         """The price of one choice of tiles for the open axes (an axis left out is whole).
 
-        Asked again for the same choice it gives the same object.
+        Asked again for the same choice it gives the same object. Parts that their readers do not
+        fold are merged as asked.
         """
-        price = self.price_unless(_never, tiles, walks=walks, stages=stages)
+        price = self.price_unless(_never, tiles, walks=walks, stages=stages, merge=merge)
         assert price is not None
         return price
 
@@ -124,6 +139,7 @@ class Pricer:
         *,
         walks: int = 1,
         stages: int = 2,
+        merge: Merge = "launch",
     ) -> Price | None:
         """The same, or None where `rejects` says so of a draft.
 
@@ -134,10 +150,10 @@ class Pricer:
         tiles = {
             name: min(tiles.get(name, sizes[name]), sizes[name]) for name in self.nest.open_axes
         }
-        key = (*tiles.values(), walks, stages)
+        key = (*tiles.values(), walks, stages, merge)
         price = self._prices.get(key)
         if price is None:
-            price = self._prices[key] = self._draft(tiles, walks, stages)
+            price = self._prices[key] = self._draft(tiles, walks, stages, merge)
         regions = self._drafts.get(key)
         if regions is not None:
             if rejects(price):
@@ -146,7 +162,7 @@ class Pricer:
             del self._drafts[key]
         return price
 
-    def _draft(self, tiles: dict[str, int], walks: int, stages: int) -> Price:
+    def _draft(self, tiles: dict[str, int], walks: int, stages: int, merge: Merge) -> Price:
         sizes = self.nest.sizes
         counts = {name: -(-sizes[name] // tile) for name, tile in tiles.items()}
         regions = self.regions(tiles)
@@ -165,9 +181,9 @@ class Pricer:
             price.read_bytes += price.rewalked_bytes
         self._work(price, regions, counts)
         self._rescale(price)
-        self._partials(price, counts)
+        self._partials(price, counts, merge)
         price.l2_bytes = self._loaded(price, counts) + self.write_bytes + price.partial_bytes
-        self._drafts[*tiles.values(), walks, stages] = regions
+        self._drafts[*tiles.values(), walks, stages, merge] = regions
         return price
 
     def _work(self, price: Price, regions: Regions, counts: dict[str, int]) -> None:
@@ -217,8 +233,8 @@ class Pricer:
         ]
         return [(op, [name for name in op.reduces if name in tiled]) for op in ops]
 
-    def _partials(self, price: Price, counts: dict[str, int]) -> None:
-        """R3: a reduced axis on the grid makes parts, written and read by whoever folds them.
+    def _partials(self, price: Price, counts: dict[str, int], merge: Merge) -> None:
+        """R3: a reduced axis on the grid makes parts, written and read by whoever merges them.
 
         The result's own bytes are in `write_bytes`, and in its reader's traffic, already.
         """
@@ -232,12 +248,17 @@ class Pricer:
             leaves = any(t.role == "output" for t in results)
             if not leaves and written <= FOLD_SHARE * (price.read_bytes + price.write_bytes):
                 price.partial_bytes += 2 * max(0, written - own)
+                price.merge = price.merge or "readers"
             else:
                 price.partial_bytes += 2 * written
-                price.launches = 2
+                price.merge = merge
+                if merge == "launch":
+                    price.launches = 2
+                else:
+                    price.merging_blocks = max(price.merging_blocks, price.blocks // parts)
             price.parts = max(price.parts, parts)
-            merge = COMBINES[op.combine or "sum"].merge_flops * (parts - 1) * op.output_points
-            price.flops["lanes:fp32"] = price.flops.get("lanes:fp32", 0.0) + merge
+            work = COMBINES[op.combine or "sum"].merge_flops * (parts - 1) * op.output_points
+            price.flops["lanes:fp32"] = price.flops.get("lanes:fp32", 0.0) + work
 
     def _loaded(self, price: Price, counts: dict[str, int]) -> int:
         """Bytes that all blocks load from L2: each element once per block and walk."""

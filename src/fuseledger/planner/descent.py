@@ -30,9 +30,10 @@ POINTWISE_TILE = 1024
 def walk(
     pricer: Pricer, tiles: Tiles, steps: Steps, key: Callable[[Price], Key], *, walks: int = 1
 ) -> tuple[Key, Price]:
-    """Take the best of the steps from where the walk is, as long as it improves."""
-    best = pricer.price(tiles, walks=walks)
-    least = key(best)
+    """Take the best of the steps from where the walk is, as long as it improves, with parts merged
+    in the better way."""
+    starts = [pricer.price(tiles, walks=walks, merge=merge) for merge in pricer.merges(tiles)]
+    least, best = min(((key(price), price) for price in starts), key=lambda found: found[0])
 
     def is_worse(draft: Price) -> bool:
         return key(draft) >= least
@@ -41,12 +42,13 @@ def walk(
     while improved:
         improved = False
         for step in steps(best.tiles):
-            price = pricer.price_unless(is_worse, step, walks=walks)
-            if price is None:
-                continue
-            found = key(price)
-            if found < least:
-                best, least, improved = price, found, True
+            for merge in pricer.merges(step):
+                price = pricer.price_unless(is_worse, step, walks=walks, merge=merge)
+                if price is None:
+                    continue
+                found = key(price)
+                if found < least:
+                    best, least, improved = price, found, True
     return least, best
 
 

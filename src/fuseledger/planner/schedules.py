@@ -20,7 +20,7 @@ from fuseledger.graph.graph import Graph
 from fuseledger.graph.structure import signature
 from fuseledger.ledger.compiled import Figures, ScheduleKey, schedule_key, use_compiled
 from fuseledger.ledger.declared import declared_price
-from fuseledger.ledger.kernel import AxisSchedule, Kernel, Schedule
+from fuseledger.ledger.kernel import AxisSchedule, Kernel, Merge, Schedule
 from fuseledger.ledger.nest import Nest, analyse
 from fuseledger.ledger.online import online_variant
 from fuseledger.ledger.price import Price, is_short
@@ -62,6 +62,8 @@ class Choice(Struct, frozen=True, kw_only=True):
     """What it waits for."""
     online: bool = False
     """Whether carried tensors are made online by rescaling."""
+    merge: Merge | None = None
+    """Who merges the parts of split axes."""
     not_owned: Price | None = None
     """Where carried tensors cannot be owned: the price of the least tiles, with its veto."""
 
@@ -132,7 +134,7 @@ class ScheduleSearch(Struct):
             stages=price.stages,
             walks=price.walks,
             online=choice.online,
-            combined=price.launches > 1,
+            merge=price.merge,
         )
         return Kernel(ops=positions, schedule=schedule)
 
@@ -143,7 +145,7 @@ class ScheduleSearch(Struct):
             axes = dict(part.schedule.axes) | axes
         schedule = Schedule(
             axes=tuple(axes.items()), warps=price.warps, stages=price.stages, walks=price.walks,
-            combined=price.launches > 1,
+            merge=price.merge,
         )  # fmt: skip
         return Kernel(ops=positions, schedule=schedule, parts=tuple(parts))
 
@@ -219,7 +221,7 @@ class ScheduleSearch(Struct):
             cost=self._cost(price.dram_bytes, time.total_us),
             bytes=price.dram_bytes, launches=price.launches, time_us=time.total_us, tiles=tiles,
             walks=price.walks, vetoes=self._vetoes(price), blocks=price.blocks,
-            on_chip_bytes=price.shared_bytes, bound=time.bound,
+            on_chip_bytes=price.shared_bytes, bound=time.bound, merge=price.merge,
         )  # fmt: skip
 
     def _side_by_side(self, nest: Nest, parts: list[tuple[int, ...]]) -> Choice:
@@ -244,7 +246,8 @@ class ScheduleSearch(Struct):
         assert choice is not None
         tiles = {n: t for n, t in zip(nest.sizes, choice.tiles, strict=True) if t is not None}
         pricer = self._pricer(_variant(nest, choice), online=choice.online)
-        price = pricer.price(tiles, walks=choice.walks)
+        way: Merge = "last block" if choice.merge == "last block" else "launch"
+        price = pricer.price(tiles, walks=choice.walks, merge=way)
         price.vetoes = self._vetoes(price)
         return price, self.clock.time(price)
 

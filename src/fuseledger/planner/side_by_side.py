@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fuseledger.devices import Device
 from fuseledger.graph.graph import Graph
-from fuseledger.ledger.kernel import Kernel
+from fuseledger.ledger.kernel import Kernel, Merge
 from fuseledger.ledger.library_calls import Calls, Core
 from fuseledger.ledger.nest import Nest, analyse
 from fuseledger.ledger.price import Price, external_bytes
@@ -89,6 +89,8 @@ def merge(nest: Nest, parts: list[tuple[int, ...]], prices: list[Price], device:
         registers=max(p.registers for p in prices),
         spill_bytes=max(p.spill_bytes for p in prices),
         launches=1 + sum(p.launches - 1 for p in prices),
+        merge=next((way for way in _MERGES if any(p.merge == way for p in prices)), None),
+        merging_blocks=sum(p.merging_blocks for p in prices),
         blocks_per_sm=min(p.blocks_per_sm for p in prices),
         calls=_calls_side_by_side(prices),
     )
@@ -96,6 +98,10 @@ def merge(nest: Nest, parts: list[tuple[int, ...]], prices: list[Price], device:
         for key, flops in price.flops.items():
             merged.flops[key] = merged.flops.get(key, 0.0) + flops
     return merged
+
+
+_MERGES: tuple[Merge, ...] = ("launch", "last block", "readers")
+"""From what delays the kernel's results most to what does least."""
 
 
 def _calls_side_by_side(prices: list[Price]) -> Calls:

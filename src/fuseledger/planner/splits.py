@@ -67,6 +67,8 @@ class Parts:
         nest = analyse(graph, tuple(range(len(graph.ops))))
         self.nest: Nest = online_variant(nest) or nest
         self.pricer = Pricer(self.nest, device)
+        if clock.realise == "library" and self.pricer.calls.call is not None:
+            self.pricer.ways = self.pricer.calls.call.merges
         self._limits = TileLimits(self.pricer)
         self._fixed = dict(tiles or {})
         self._found: dict[int, Parted] = {}
@@ -174,7 +176,7 @@ class Parts:
     def _kernel(self, price: Price) -> Kernel:
         schedule = Schedule(
             axes=treatments(self.nest, price.tiles), warps=price.warps, stages=price.stages,
-            online=bool(self.nest.rescaled),
+            online=bool(self.nest.rescaled), merge=price.merge,
         )  # fmt: skip
         return Kernel(ops=self.nest.members, schedule=schedule)
 

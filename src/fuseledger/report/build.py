@@ -141,7 +141,7 @@ def _kernel(graph: Graph, ledger: KernelLedger) -> KernelPart:
                 for name, axis in schedule.axes
             ],
             blocks=ledger.price.blocks, warps=schedule.warps, stages=schedule.stages,
-            walks=schedule.walks,
+            walks=schedule.walks, merge=schedule.merge,
         ),
         accounts=AccountsPart(**{name: _account(each) for name, each in ledger.accounts.items()}),
         work=WorkPart(

@@ -123,6 +123,7 @@ class SchedulePart(Part, frozen=True, kw_only=True):
     warps: int
     stages: int
     walks: int
+    merge: Literal["readers", "launch", "last block"] | None = None
 
 
 class TermPart(Part, frozen=True, kw_only=True):

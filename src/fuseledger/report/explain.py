@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fuseledger.ledger.account import ACCOUNTS, format_count
+from fuseledger.ledger.kernel import MERGES
 from fuseledger.report.figures import (
     BOUNDS,
     account_value,
@@ -103,6 +104,8 @@ def schedule_words(schedule: SchedulePart) -> str:
         words += f", {schedule.stages} pipeline stages"
     if schedule.walks > 1:
         words += f", {schedule.walks} walks over what is read again"
+    if schedule.merge is not None:
+        words += f"; parts are {MERGES[schedule.merge]}"
     return words
 
 

@@ -79,6 +79,7 @@ def header_of(ledger: KernelLedger) -> tuple[str, ...]:
         f"{ledger.label}: {schedule}, {schedule.warps} warps, {schedule.stages} stages",
         *(_account_line(name, ledger.accounts[name]) for name in ACCOUNTS),
         *_placed(ledger),
+        *_merged(ledger),
     ]
     return tuple(
         line
@@ -94,6 +95,16 @@ def _placed(ledger: KernelLedger) -> list[str]:
         return []
     names = ", ".join(held)
     return [f"planned in shared memory: {names}; Triton places tiles itself, and may spill them"]
+
+
+def _merged(ledger: KernelLedger) -> list[str]:
+    """What the plan does in the kernel that the code leaves to a second one."""
+    if ledger.kernel.schedule.merge != "last block":
+        return []
+    return [
+        "planned: the last block of each tile merges its parts; that is not emitted, a second "
+        "kernel merges them here, and compiled figures are of the kernel without the merge"
+    ]
 
 
 def _account_line(name: str, account: Account) -> str:

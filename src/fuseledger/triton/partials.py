@@ -1,7 +1,8 @@
 """Partial results: what a reduced axis on the grid leaves behind, and how its parts are merged.
 
 A kernel that splits a reduced axis writes one state a part, in fp32. Its readers fold the parts
-themselves, or a combine kernel does, as the schedule says.
+themselves, or a combine kernel does, as the schedule says. Where it says that the last block of a
+tile does, the emitted code has a combine kernel all the same, and says so.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ def _partials_of_part(graph: Graph, kernel: Kernel) -> dict[int, Partial]:
             results=tuple(write.tensor for write in op.writes),
             axes=tuple((n, op.sizes[n], split_tile(op.sizes[n], split[n])) for n in mine),
             rest=rest,
-            is_combined=kernel.schedule.combined,
+            is_combined=kernel.schedule.merge != "readers",
         )
     return found
 

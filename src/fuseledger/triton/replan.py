@@ -157,7 +157,7 @@ def schedule_without_names(kernel: Kernel) -> tuple[object, ...]:
     schedule = kernel.schedule
     return (
         tuple(axis for _, axis in schedule.axes), schedule.warps, schedule.stages, schedule.walks,
-        schedule.online, schedule.combined, *map(schedule_without_names, kernel.parts),
+        schedule.online, schedule.merge, *map(schedule_without_names, kernel.parts),
     )  # fmt: skip
 
 

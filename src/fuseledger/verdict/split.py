@@ -18,6 +18,7 @@ from fuseledger.clock.time import GENERATED
 from fuseledger.devices import Device, LaunchMode
 from fuseledger.graph.graph import Graph
 from fuseledger.ledger.account import format_time
+from fuseledger.ledger.kernel import MERGES
 from fuseledger.ledger.ledger import KernelLedger, kernel_ledger
 from fuseledger.planner.plan import PlanOptions, new_search
 from fuseledger.planner.schedules import Objective
@@ -140,7 +141,9 @@ def _how(parted: Parted) -> str:
     """Schedule, realisation and what it waits for."""
     time = parted.time
     by = time.realised if time.realised == GENERATED else f"library: {time.realised}"
-    return f"{parted.schedule}; {by}, waits for {WAITS_FOR.get(time.bound, time.bound)}"
+    words = f"{parted.schedule}; {by}, waits for {WAITS_FOR.get(time.bound, time.bound)}"
+    merge = parted.schedule.merge
+    return f"{words}; parts are {MERGES[merge]}" if merge else words
 
 
 class Question(Protocol):
