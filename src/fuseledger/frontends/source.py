@@ -57,7 +57,9 @@ def runs_python(source: str) -> bool:
     """Whether loading the SOURCE imports, and so runs, a Python module that is there."""
     text = source.strip()
     factory = _FACTORY.fullmatch(text) if _SHIPPED.fullmatch(text) is None else None
-    return factory is not None and Path(factory["module"]).is_file()
+    if factory is None or not factory["factory"].isidentifier():
+        return False
+    return Path(factory["module"]).is_file()
 
 
 def _exists(path: Path) -> bool:

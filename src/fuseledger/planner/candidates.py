@@ -34,6 +34,8 @@ Cost = Callable[[tuple[int, ...]], float | None]
 
 MAX_OPS = 10
 MAX_CANDIDATES = 50_000
+UNIT_OPS = 256
+"""Most ops of one unit: to price and explain each cut of a kernel takes work by its ops squared."""
 EXHAUSTIVE = 600
 """Distinct structures up to which every convex set is grown: all of them of any nine ops."""
 PER_STEP = 60
@@ -74,13 +76,18 @@ def units(graph: Graph) -> list[int]:
     `v` continues `u` where all that follows from `u` comes together in `v`, and from `u` to `v`
     there are only pointwise ops that read nothing else that the graph makes: a next op, or an
     activation that is spelled out (`x·σ(x)`). A cut between the two then moves no fewer bytes
-    than one after `v`.
+    than one after `v`. A unit has up to `UNIT_OPS` ops.
     """
     home = list(range(len(graph.ops)))
+    length = [1] * len(home)
     joins = _joins(graph)
-    for u in range(len(graph.ops)):
-        for i in _continued(graph, u, joins[u]):
-            home[i] = home[u]
+    for u in range(len(home)):
+        root = home[u]
+        more = [i for i in _continued(graph, u, joins[u]) if home[i] != root]
+        if length[root] + len(more) <= UNIT_OPS:
+            length[root] += len(more)
+            for i in more:
+                home[i] = root
     masks: dict[int, int] = {}
     for i, root in enumerate(home):
         masks[root] = masks.get(root, 0) | 1 << i
