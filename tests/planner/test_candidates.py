@@ -73,10 +73,12 @@ def test_repeated_runs_longer_than_a_window_are_one_kernel_each() -> None:
     assert [len(kernel.kernel.ops) for kernel in planned.kernels] == [61, 61, 61]
 
 
-def test_a_unit_has_a_longest_length() -> None:
-    """600 ops in a row are 256, 256 and 88; each is one candidate."""
-    found = units(epilogue(599))
-    assert [mask.bit_count() for mask in found] == [256, 256, 88]
+def test_no_unit_and_no_kernel_has_more_than_256_ops() -> None:
+    """600 ops in a row are 256, 256 and 88, and no kernel has more than 256."""
+    graph = epilogue(599)
+    assert [mask.bit_count() for mask in units(graph)] == [256, 256, 88]
+    found = enumerate_candidates(graph, lambda group: float(len(group)))
+    assert max(mask.bit_count() for mask in found.cost) == 256
 
 
 def test_a_unit_ends_where_something_joins_leaves_or_grows() -> None:

@@ -34,8 +34,9 @@ Cost = Callable[[tuple[int, ...]], float | None]
 
 MAX_OPS = 10
 MAX_CANDIDATES = 50_000
-UNIT_OPS = 256
-"""Most ops of one unit: to price and explain each cut of a kernel takes work by its ops squared."""
+KERNEL_OPS = 256
+"""Most ops of a kernel of several units, and of a unit: to explain a kernel, each of its cuts is
+priced, which is work by the square of its ops."""
 EXHAUSTIVE = 600
 """Distinct structures up to which every convex set is grown: all of them of any nine ops."""
 PER_STEP = 60
@@ -76,7 +77,7 @@ def units(graph: Graph) -> list[int]:
     `v` continues `u` where all that follows from `u` comes together in `v`, and from `u` to `v`
     there are only pointwise ops that read nothing else that the graph makes: a next op, or an
     activation that is spelled out (`x·σ(x)`). A cut between the two then moves no fewer bytes
-    than one after `v`. A unit has up to `UNIT_OPS` ops.
+    than one after `v`. A unit has up to `KERNEL_OPS` ops.
     """
     home = list(range(len(graph.ops)))
     length = [1] * len(home)
@@ -84,7 +85,7 @@ def units(graph: Graph) -> list[int]:
     for u in range(len(home)):
         root = home[u]
         more = [i for i in _continued(graph, u, joins[u]) if home[i] != root]
-        if length[root] + len(more) <= UNIT_OPS:
+        if length[root] + len(more) <= KERNEL_OPS:
             length[root] += len(more)
             for i in more:
                 home[i] = root
@@ -292,6 +293,8 @@ class _Growth:
         """(set, piece that may be added to it), where the two together are convex."""
         for mask, (above, below, near) in layer.items():
             for piece in _pieces(near & inside & ~mask, piece_of):
+                if (mask | piece).bit_count() > KERNEL_OPS:
+                    continue
                 more_above, more_below, _ = around[piece]
                 if not (above | more_above) & (below | more_below) & ~(mask | piece):
                     yield mask, piece
