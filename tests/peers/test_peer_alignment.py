@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from fuseledger.devices import load
-from fuseledger.peers.align import ops_by_kernel
+from fuseledger.peers.align import ops_by_kernel, ops_by_name
 from fuseledger.peers.eager_peer import eager_peer
 from fuseledger.peers.peer import PeerKernel, PeerPlan
 from fuseledger.peers.priced import price
@@ -27,6 +27,34 @@ def test_a_norm_fused_whole_is_one_kernel() -> None:
     result = 2 * ROWS * COLUMNS
     kernels = (_kernel("extern", ("gemm",), result), _kernel("triton", ("softmax",), result))
     assert ops_by_kernel(_norm(), kernels) == [(0,), (1, 2)]
+
+
+def test_a_product_of_one_row_belongs_to_the_library_call() -> None:
+    """A matrix times a vector is no work for matrix units, and a call of a library all the same."""
+    program = read_program("gemm(1,8192,1024) | silu")
+    program = Program(
+        source="", graph=program.graph, aten=None,
+        made_by={op.name: op.function for op in program.graph.ops},
+    )  # fmt: skip
+    kernels = (
+        _kernel("extern", ("gemm",), 2 * COLUMNS),
+        _kernel("triton", ("gemm", "silu"), 2 * COLUMNS),
+    )
+    assert ops_by_kernel(program, kernels) == [(0,), (1,)]
+
+
+def test_parts_of_a_product_belong_to_the_call_that_made_them() -> None:
+    """A call that names nothing makes parts of a product; the kernel that sums them names it, and
+    what follows is computed there."""
+    program = read_program("gemm(1,8192,1024) | silu")
+    kernels = (
+        PeerKernel(name="dot", kind="template", origins=(), writes={"parts": 4 * 8192 * 8}),
+        PeerKernel(
+            name="sum", kind="loop", origins=("gemm",), reads={"parts": 4 * 8192 * 8},
+            writes={"out": 2 * 8192},
+        ),
+    )  # fmt: skip
+    assert ops_by_name(program.graph, kernels) == [(0,), (1,)]
 
 
 def test_a_norm_in_two_kernels_is_told_apart_by_what_they_write() -> None:
