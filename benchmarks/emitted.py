@@ -23,7 +23,7 @@ from fuseledger.ledger.ledger import KernelLedger
 from fuseledger.ledger.nest import analyse
 from fuseledger.planner.plan import Planned, PlanOptions, make_plan
 from fuseledger.triton.check import check_kernels
-from fuseledger.triton.compile import cache_folder, compile_kernels, target_of
+from fuseledger.triton.compile import compile_kernels, compiled_folder, target_of
 from fuseledger.triton.emit import EmitOptions
 from fuseledger.triton.package import emit_plan
 from fuseledger.triton.partials import folded_tensors
@@ -85,7 +85,7 @@ def _examined(name: str, planned: Planned, *, compiles: bool) -> Counter[str]:
     if compiles:
         code = [kernel for each in emissions for kernel in each.code]
         target = target_of(planned.device)
-        found = {each.name: each for each in compile_kernels(code, target, cache=cache_folder())}
+        found = {each.name: each for each in compile_kernels(code, target, cache=compiled_folder())}
         for each in emissions:
             done = [found[kernel.name] for kernel in each.code]
             counts["compiled"] += bool(done) and not any(one.failed for one in done)

@@ -275,3 +275,19 @@ def test_attention_takes_an_exponential_a_score():
     assert nest is not None
     price = Pricer(nest, DEVICE).price({})
     assert price.special_ops == 512 * 1024 + 512 * 1024 // 64 + 512 * 64
+
+
+def test_a_second_walk_loads_what_its_block_needs():
+    """Maxima of 2×2 of x / Σx over 63×63: the first walk of each of 4 × 4 blocks sums all of an
+    image, the second reads 2·8 rows and columns, 2·7 at the end: 62² of all blocks together."""
+
+    def build(b: GraphBuilder, x: View) -> View:
+        (total,) = b.reduce("total", [x], [1, 2], "sum", keepdim=True)
+        share = b.map("div", [x, total])
+        return pool(b, share, [Window(kernel=2, stride=2)] * 2, "max")
+
+    pricer = pricer_of(build, (8, 63, 63))
+    batch, *rest = pricer.nest.open_axes
+    price = pricer.price({batch: 1, **dict.fromkeys(rest, 8)}, walks=2)
+    assert price.blocks == 8 * 4 * 4
+    assert price.l2_bytes == 2 * (8 * (16 * 63 * 63 + 62 * 62) + 8 * 31 * 31)

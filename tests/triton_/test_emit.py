@@ -18,6 +18,7 @@ from fuseledger.errors import CannotEmit
 from fuseledger.ledger.kernel import AxisSchedule, Kernel, Schedule
 from fuseledger.triton.emit import emit_kernel, module_source
 from fuseledger.triton.package import emit_plan, package_files
+from fuseledger.triton.scope import literal
 
 
 @pytest.mark.parametrize("source", [CHAIN, SOFTMAX, ATTENTION, RMS_NORM_GEMM, CONV])
@@ -69,6 +70,59 @@ def test_a_cast_does_not_hinder_an_online_attention() -> None:
     source = emit_kernel(plan.graph, ledger.kernel).source
     assert source.count("for ") == 1
     assert source.count("tl.load(") == 3
+
+
+def test_a_group_norm_of_a_product_makes_it_once() -> None:
+    """Channels of a group, held whole, are lanes of the product's tile: one product, and a
+    statistic over parts of its columns."""
+    plan = planned("group_norm(x[32768,1024] @ w[1024,4096], 64)")
+    (ledger,) = plan.kernels
+    whole = [name for name, axis in ledger.kernel.schedule.axes if axis.treatment == "whole"]
+    assert len(whole) == 1
+    kernel = emit_kernel(plan.graph, ledger.kernel)
+    assert kernel.source.count("tl.dot(") == 1
+    assert "tl.reshape(" in kernel.source
+    assert not kernel.notes
+
+
+def test_what_one_reduction_keeps_and_another_reduces_is_loaded_once() -> None:
+    """A group's channels, means of which are kept: statistic and means share one tile."""
+    plan = planned("mean(group_norm(x[512,16,16,16] | hardswish, 4), [2, 3])")
+    ops = tuple(range(len(plan.graph.ops)))
+    axes = {axis.name: axis.size for op in plan.graph.ops for axis in op.axes}
+    whole = {name for op in plan.graph.ops for name in op.reduces}
+    schedule = Schedule(
+        axes=tuple(
+            (name, AxisSchedule("whole", size) if name in whole else AxisSchedule("grid", 1))
+            for name, size in axes.items()
+        )
+    )
+    source = emit_kernel(plan.graph, Kernel(ops=ops, schedule=schedule)).source
+    assert source.count(" x_ptr + ") == 1
+    assert "for " not in source
+
+
+def test_lanes_beside_a_reduction_are_across() -> None:
+    """A mean of rows added to other columns: no lanes of those columns walk the mean's loop."""
+    plan = planned("gelu(mean(x[2048,8192], -1, true)) + y[2048,8192]")
+    graph = plan.graph
+    m, n = graph.ops[0].axes
+    (k,) = (axis for axis in graph.ops[-1].axes if axis != m)
+    tiles = ((m.name, 8), (k.name, 2048))
+    schedule = Schedule(
+        axes=(*((name, AxisSchedule("grid", tile)) for name, tile in tiles),
+              (n.name, AxisSchedule("loop", 64)))
+    )  # fmt: skip
+    ops = tuple(range(len(graph.ops)))
+    constants = emit_kernel(graph, Kernel(ops=ops, schedule=schedule)).constants
+    assert constants[f"BLOCK_{m.name.upper()}"] == 8
+    assert constants[f"BLOCK_{k.name.upper()}"] == 2048
+
+
+def test_numbers_are_as_short_as_fp32_has_them() -> None:
+    """The fp32 nearest to 1e-5, read as a double, is written as 1e-05 again."""
+    assert literal(9.999999747378752e-06) == "1e-05"
+    assert literal(0.7071067811865476) == "0.7071067811865476"
 
 
 def test_the_grid_is_the_ledgers() -> None:

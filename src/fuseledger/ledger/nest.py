@@ -50,6 +50,8 @@ class Nest(Struct):
     """Open axes that a sink reduces: on the grid they make its result partial."""
     carried: dict[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
     """Tensor → axes along which it is read again after a reduction over them."""
+    earlier: frozenset[int] = frozenset()
+    """Statistics over an axis of something carried, which its last walk finds made."""
     held_through: dict[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
     """Accumulator → axes it holds whole because a shared loop runs outside them."""
     rescaled: frozenset[int] = frozenset()
@@ -201,6 +203,39 @@ def _carry(nest: Nest) -> None:
                 seen = {passes[i].get(axis, 0) for i, access in reads if axis in access.axes}
                 if len(seen) > 1:
                     _add(nest.carried, name, {axis})
+    nest.earlier = _earlier(nest, passes)
+
+
+def _earlier(nest: Nest, passes: dict[int, dict[str, int]]) -> frozenset[int]:
+    """Reductions over axes of what is carried, in a pass before the last along them."""
+    last: dict[str, int] = {}
+    for i, op in nest.ops.items() if nest.carried else ():
+        for name in op.sizes:
+            last[name] = max(last.get(name, 0), passes[i].get(name, 0))
+    carried = frozenset[str]().union(*nest.carried.values())
+    return frozenset(
+        i
+        for i, op in nest.ops.items()
+        if any(passes[i].get(name, 0) < last[name] for name in op.reduces & carried)
+    )
+
+
+def last_walk(nest: Nest) -> frozenset[int]:
+    """Ops that run in the last walk over what is carried: all that the sinks are made of, short of
+    statistics that earlier walks have made."""
+    makers: dict[int, list[int]] = {}
+    for edge in nest.edges:
+        if edge.producer not in nest.earlier:
+            makers.setdefault(edge.consumer, []).append(edge.producer)
+    read = {edge.producer for edge in nest.edges}
+    pending = [i for i in nest.positions if i not in read]
+    found: set[int] = set()
+    while pending:
+        i = pending.pop()
+        if i not in found:
+            found.add(i)
+            pending.extend(makers.get(i, ()))
+    return frozenset(found)
 
 
 def _postpone(nest: Nest, passes: dict[int, dict[str, int]]) -> None:

@@ -17,7 +17,7 @@ from fuseledger.ledger.compiled import Known
 from fuseledger.ledger.footprint import ACCUMULATOR_BYTES, Footprint
 from fuseledger.ledger.kernel import Merge
 from fuseledger.ledger.library_calls import library_calls
-from fuseledger.ledger.nest import Edge, Nest, cone, rewalked
+from fuseledger.ledger.nest import Edge, Nest, cone, last_walk, rewalked
 from fuseledger.ledger.online import special_saved
 from fuseledger.ledger.points import coordinates
 from fuseledger.ledger.price import Price, external_bytes
@@ -264,7 +264,8 @@ class Pricer:
         """Bytes that all blocks load from L2: each element once per block and walk."""
         total = self._loads.total(self._all_loads, price.tiles, counts)
         if price.walks > 1:
-            again = self._loads.total(self._again_loads, price.tiles, counts)
+            loads, names = self._again
+            again = loads.total(names, price.tiles, counts)
             price.rewalked_per_block = again / price.blocks
             total += (price.walks - 1) * again
         return total
@@ -274,8 +275,16 @@ class Pricer:
         return self._loads.grouped(self.nest.external)
 
     @cached_property
-    def _again_loads(self) -> Grouped:
-        return self._loads.grouped(self.rewalked)
+    def _again(self) -> tuple[TiledLoads, Grouped]:
+        """The loads of one more walk: its ops see their own regions, not those of statistics."""
+        loads = loads_again(self.nest)
+        return loads, loads.grouped(self.rewalked)
+
+
+def loads_again(nest: Nest) -> TiledLoads:
+    """The loads of the last walk over what is carried."""
+    ops = last_walk(nest)
+    return TiledLoads(nest, bounds_of(nest, ops), ops)
 
 
 class _Work:
@@ -330,16 +339,19 @@ def _halos(nest: Nest, bounds: dict[int, list[Bound]]) -> dict[int, dict[str, bo
     return found
 
 
-def bounds_of(nest: Nest) -> dict[int, list[Bound]]:
+def bounds_of(nest: Nest, ops: Set[int] | None = None) -> dict[int, list[Bound]]:
     """Producers that see other extents than the tiles, consumers first.
 
     An axis that every consumer walks as it is tiled needs no bound. Nor has one a result that
     leaves the kernel, along an axis of which its readers inside need only a part: no block would
-    make the rest, so that each makes all of it.
+    make the rest, so that each makes all of it. `ops`, where
+    given, are the consumers that count.
     """
     out: dict[int, list[Edge]] = {}
     linked: set[int] = set()
     for edge in nest.edges:
+        if ops is not None and edge.consumer not in ops:
+            continue
         out.setdefault(edge.producer, []).append(edge)
         if edge.is_linked:
             linked.add(edge.producer)

@@ -7,7 +7,7 @@ nothing: that is L2's business. Edges count as they are, so that the sum is exac
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from functools import lru_cache
 from math import prod
 from typing import NamedTuple
@@ -98,17 +98,25 @@ class _Dim(Struct, frozen=True):
 class TiledLoads:
     """Loads of one nest, prepared for asking their bytes under many choices of tiles.
 
-    `bounds` has the producers that see other extents than the tiles.
+    `bounds` has the producers that see other extents than the tiles; `ops`, where given, those that
+    run in the walk asked about.
     """
 
-    def __init__(self, nest: Nest, bounds: Mapping[int, list[Bound]]) -> None:
+    def __init__(
+        self, nest: Nest, bounds: Mapping[int, list[Bound]], ops: Set[int] | None = None
+    ) -> None:
         self._nest = nest
+        self._reads = {
+            name: kept
+            for name, reads in nest.external.items()
+            if (kept := [read for read in reads if ops is None or read[0] in ops])
+        }
         self._number = {axis: k for k, axis in enumerate(nest.open_axes)}
         self._bounds = {
             (i, bound.name): bound.reads for i, found in bounds.items() for bound in found
         }
         self._walks: dict[tuple[int, str], Walk] = {}
-        self._loads = {name: self._prepared(name) for name in nest.external}
+        self._loads = {name: self._prepared(name) for name in self._reads}
 
     def grouped(self, names: Iterable[str]) -> Grouped:
         """The loads of these tensors, for `total`: those that all depend on the tiles in one way
@@ -116,6 +124,8 @@ class TiledLoads:
         alike: dict[tuple[str, ...], int] = {}
         apart: list[str] = []
         for name in names:
+            if name not in self._loads:
+                continue
             load = self._loads[name]
             bits = load.once * DTYPE_BITS[load.dtype]
             if load.tiled or bits % 8:
@@ -138,6 +148,8 @@ class TiledLoads:
 
     def bytes_of(self, name: str, tiles: Mapping[str, int]) -> int:
         """Bytes of an external tensor that all blocks load in one walk of these tiles."""
+        if name not in self._loads:
+            return 0
         load = self._loads[name]
         elements = load.once
         for part in load.tiled:
@@ -158,7 +170,7 @@ class TiledLoads:
     def _prepared(self, name: str) -> _Load:
         """What no choice of tiles changes of a tensor's loads."""
         nest, tensor = self._nest, self._nest.graph.tensors[name]
-        reads = nest.external[name]
+        reads = self._reads[name]
         alone = self._plain_axes(reads)
         if alone is not None:
             lacked = tuple((n, nest.sizes[n]) for n in nest.open_axes if n not in alone)

@@ -323,7 +323,7 @@ def _store_on_the_way(w: Writer, on_the_way: set[int], axes: tuple[str, ...], fr
 def _is_walked(w: Writer, axis: str) -> bool:
     """Whether an axis is neither on lanes of the grid nor a block's own position."""
     layout = w.layout
-    return axis not in layout.tiles or axis in layout.split
+    return axis in layout.split or not (axis in layout.tiles or layout.has_lanes(axis))
 
 
 def _output(w: Writer, i: int) -> None:

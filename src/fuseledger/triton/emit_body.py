@@ -468,9 +468,8 @@ class Writer(Struct):
         at, _ = self.resolve(op, access, identity(op), frame)
         offset = self.offset(tensor, at, frame)
         axes = {name for index in at for name, _ in index.terms if name in self.variables}
-        mask = all_of(
-            [m for m in (self.overrun(axes, frame), self._first_block(op)) if m is not None]
-        )
+        masks = (self.overrun(axes, frame), *self._first_lanes(op, frame), self._first_block(op))
+        mask = all_of([m for m in masks if m is not None])
         if i in self.partials:
             part = self.part_text(self.partials[i])
             words = part if tensor.elements == 1 else f"({part}) * {tensor.elements}"
@@ -485,6 +484,15 @@ class Writer(Struct):
             pointer += f" + tl.zeros([{shape}], tl.int32)"
         masked = f", mask={mask.text}" if mask is not None else ""
         self.line(f"tl.store({pointer}, {unwrapped(text)}{masked})")
+
+    def _first_lanes(self, op: Op, frame: Frame) -> list[Text]:
+        """That a lane is the first of those that hold the same value along a reduced axis."""
+        found: list[Text] = []
+        for group in [self.groups[name] for name in frame]:
+            for axis in sorted(group.held - set(op.kept)):
+                at = self.variable(axis, frame)
+                found.append(replace(at, text=f"({at.text} == 0)", kind="bool"))
+        return found
 
     def _first_block(self, op: Op) -> Text | None:
         """That this block is the first of those that make the same value: it stores for them."""

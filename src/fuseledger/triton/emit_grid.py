@@ -75,27 +75,29 @@ def _grid_lanes(w: Writer, group: Group, starts: dict[str, str]) -> None:
     sizes = w.nest.sizes
     lanes = f"tl.arange(0, {w.block_name(group)})"
     single = len(group.axes) == 1
-    short = group.points < group.lanes
+    filled = group.outer_points * group.segment
+    short = filled < group.lanes
     flat = lanes
     own: tuple[tuple[str, str], ...] = ()
     if not single or (short and group.points < sizes[group.axes[0]]):
         flat = w.names.new(group.name if not single else f"{group.axes[0]}_lane".lower())
         w.line(f"{flat} = {lanes}")
         if short:
-            own = ((flat, str(group.points)),)
-    inner = group.points
+            own = ((flat, str(filled)),)
     for position, (axis, tile) in enumerate(group.extents):
-        inner //= tile
-        text = flat if inner == 1 else f"{flat} // {inner}"
+        span, stride = group.span(axis), group.stride(axis)
+        text = flat if stride == 1 else f"{flat} // {stride}"
         if position:
-            text += f" % {tile}"
+            text += f" % {span}"
         if axis in starts:
             text = f"{starts[axis]} + {text}"
         name = w.names.new(axis.lower())
         w.line(f"{name} = {text}")
-        conditions = own
-        ends_short = sizes[axis] % tile or (single and short and tile == sizes[axis])
-        if ends_short:
-            conditions = (*own, (name, w.size_name(axis)))
+        if axis in group.held:
+            reach = span if position else group.lanes // stride
+            conditions = ((name, w.size_name(axis)),) if reach > tile else ()
+        else:
+            ends_short = sizes[axis] % tile or (single and short and tile == sizes[axis])
+            conditions = (*own, (name, w.size_name(axis))) if ends_short else own
         w.variables[axis] = Variable(name, 0, group.name, conditions)
         w.lane_names[group.name] = name if flat == lanes else flat

@@ -46,6 +46,8 @@ def _in_lanes(
     group = w.groups[owner]
     extents = dict(group.extents)
     for name, index in moved.items():
+        if any(axis not in w.nest.sizes for axis, _ in index.terms):  # computed: where, who knows
+            return None
         low, high = index.bounds(w.nest.sizes.__getitem__)
         known = all(
             axis in w.variables and w.variables[axis].group in (owner, None)
@@ -62,7 +64,7 @@ def _in_lanes(
         at = _vector(w, name, index)
         depth = max(depth, at.depth)
         inner = group.axes[group.axes.index(name) + 1 :]
-        stride = " * ".join(_extent(w, axis, extents[axis]) for axis in inner)
+        stride = " * ".join(_extent(w, axis, group.span(axis)) for axis in inner)
         gap = f"({at.text} - {w.variables[name].name})"
         steps.append(f"{gap} * {stride}" if inner else gap)
     text = " + ".join([lane, *steps])
@@ -97,8 +99,9 @@ def _vector(w: Writer, axis: str, index: Index) -> Text:
     ]
     parts += [str(index.offset)] if index.offset or not parts else []
     text = " + ".join(parts).replace("+ -", "- ")
-    low, high = index.bounds(w.nest.sizes.__getitem__)
     size = w.nest.sizes[axis]
+    is_computed = any(name not in w.nest.sizes for name, _ in index.terms)
+    low, high = (-1, size) if is_computed else index.bounds(w.nest.sizes.__getitem__)
     if low < 0 or high >= size:  # what lies outside is replaced by its reader
         text = f"tl.minimum(tl.maximum({text}, 0), {w.size_name(axis)} - 1)"
     depth = max((found.depth for found, _, _ in terms if found is not None), default=0)

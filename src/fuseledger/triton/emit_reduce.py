@@ -10,7 +10,7 @@ from fuseledger.triton.dependence import above, siblings
 from fuseledger.triton.emit_body import Writer
 from fuseledger.triton.emit_product import contract, is_matrix, online_statistic, rescale_online
 from fuseledger.triton.emit_scan import scan_op
-from fuseledger.triton.emit_statistic import Statistic, start, step
+from fuseledger.triton.emit_statistic import InLanes, Statistic, start, step
 from fuseledger.triton.lanes import MATRIX_LEAST
 from fuseledger.triton.scope import Frame, Text
 from fuseledger.triton.walk import LANES_MAX, hoisted, walking_apart
@@ -61,7 +61,10 @@ def _statistics(w: Writer, i: int, frame: Frame) -> None:
     op = ops[i]
     axes = tuple(name for name in op.sizes if name in op.reduces and w.extent(name) > 1)
     together = siblings(w, i, frame, lambda j: not (ops[j].scans or ops[j].is_contraction))
+    in_lanes = InLanes.of(w, axes, frame)
+    result, frame = frame, frame | in_lanes.frame
     place = _free_place(w, frame)
+    axes = tuple(name for name in axes if name not in in_lanes.axes)
     alone = () if (op.combine or "").startswith("arg") else apart(w, i, axes, frame)
     axes = tuple(name for name in axes if name not in alone)
     total = prod(w.extent(name) for name in axes)
@@ -75,11 +78,13 @@ def _statistics(w: Writer, i: int, frame: Frame) -> None:
         and bool(frame)
         and (group_lanes * block > LANES_MAX or (total <= TAPS and not _is_fast(w, op)))
     )
-    states = [Statistic(w.nest.ops[j], j, frame, None if scalar else place) for j in together]
+    states = [
+        Statistic(w.nest.ops[j], j, result, None if scalar else place, in_lanes) for j in together
+    ]
     outer = w.depth
-    for state in states:
+    over = ", ".join(axis.lower() for axis in (*in_lanes.axes, *alone, *axes))
+    for state in states if over else ():
         results = " and ".join(COMBINES[state.op.combine or "sum"].results)
-        over = ", ".join(axis.lower() for axis in (*alone, *axes))
         w.line(f"# {state.op.title}: {results} over {over}")
     if alone or _will_loop(w, axes, block, scalar=scalar, streams=streams):
         for state in states:
@@ -95,11 +100,11 @@ def _statistics(w: Writer, i: int, frame: Frame) -> None:
         if walk.looped and w.store_on_the_way is not None:
             on_the_way = set[int]().union(*(above(w, j) for j in together)) - set(together)
             w.store_on_the_way(w, on_the_way, walk.axes, inner)
-    places = frozenset(frame.values())
+    places = frozenset(result.values())
     for state in states:
         for write, name in zip(state.op.writes, state.names, strict=False):
             kind = "int" if name in w.integers else "float"
-            w.scopes[outer].known[w.result_key(state.position, write.tensor, frame)] = Text(
+            w.scopes[outer].known[w.result_key(state.position, write.tensor, result)] = Text(
                 name, outer, places, kind
             )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -12,6 +13,46 @@ from fuseledger.triton.emit_body import Writer
 from fuseledger.triton.scope import Frame
 from fuseledger.triton.walk import Walk, shape_of
 
+KEEP = ", keep_dims=True"
+
+
+class InLanes(Struct, frozen=True, kw_only=True):
+    """The axes of a reduction that lanes of the block's tile stand for.
+
+    Where a group's lanes stand for others too, every one of them gets the result of its own part:
+    the vector is taken apart, reduced along the axis, and spread again.
+    """
+
+    axes: tuple[str, ...] = ()
+    frame: Frame = field(default_factory=dict[str, int])
+    """Groups all of whose axes are reduced → their places."""
+    parts: tuple[tuple[str, int, int], ...] = ()
+    """(group, lanes of an axis, lanes between its neighbours) where others stay."""
+    points: int = 1
+
+    @staticmethod
+    def of(w: Writer, axes: tuple[str, ...], frame: Frame) -> InLanes:
+        """Those of `axes` that are in lanes; `frame` has the groups that the result keeps."""
+        found = tuple(
+            name
+            for name in axes
+            if w.layout.has_lanes(name) and name in w.variables and name not in w.layout.split
+        )
+        places = {
+            group.name: place
+            for place, group in enumerate((w.layout.rows, w.layout.columns))
+            if group is not None
+            and group.name not in frame
+            and not set(found).isdisjoint(group.axes)
+        }
+        parts: list[tuple[str, int, int]] = []
+        for name in found:
+            group = w.groups[w.variables[name].group or ""]
+            if group.name in frame:
+                parts.append((group.name, group.span(name), group.stride(name)))
+        points = prod(w.extent(name) for name in found)
+        return InLanes(axes=found, frame=places, parts=tuple(parts), points=points)
+
 
 class Statistic(Struct):
     """One reduction along the walk: its state, and how a tile is merged into it."""
@@ -20,6 +61,7 @@ class Statistic(Struct):
     position: int
     frame: Frame
     place: int | None
+    in_lanes: InLanes = field(default_factory=InLanes)
     names: list[str] = field(default_factory=list[str])
 
 
@@ -79,12 +121,14 @@ def step(w: Writer, state: Statistic, walk: Walk, frame: Frame) -> None:
     x = replace(x, text=x.condition if combine in ("any", "all") else x.number)
     if combine in ("any", "all"):
         x = replace(x, text=f"{x.text}.to(tl.float32)")
-    if not walk.is_scalar:
-        if state.place not in x.places:
+    if not walk.is_scalar or state.in_lanes.axes:
+        walked = {state.place} if not walk.is_scalar else set[int | None]()
+        walked |= set(frame.values()) if state.in_lanes.axes else set()
+        if not walked <= x.places:
             at = {place: w.groups[name] for name, place in frame.items()}
             text = f"tl.broadcast_to({x.text}, {shape_of(w, at)})"
             x = replace(x, text=text, places=frozenset(at))
-        overrun = w.overrun(set(walk.axes), frame)
+        overrun = w.overrun({*walk.axes, *state.in_lanes.axes}, frame)
         if overrun is not None:
             x = replace(
                 x,
@@ -118,12 +162,47 @@ class Merge(Struct):
     frame: Frame
 
     def along(self, function: str, text: str) -> str:
-        """A reduction over the lanes of the walk; the value itself where it is one point."""
-        if self.walk.is_scalar:
-            return text
-        if self.w.layout.rank == 1:
-            return f"{function}({text}, axis=0)"
-        return f"{function}({text}, axis={self.state.place}, keep_dims=True)"
+        """A reduction over the lanes of the walk and of the tile; the value itself where it is one
+        point."""
+        return self._over_places(text, function + "({0}, axis={1}{2})")
+
+    def merged(self, merge: str, text: str) -> str:
+        """The same by a merge of two, which `tl` has no function for or one that drops NaN."""
+        return self._over_places(text, "tl.reduce({0}, {1}, " + merge + "{2})")
+
+    @property
+    def points(self) -> int:
+        """Points of the tile's lanes that one step reduces, beside the walk's own."""
+        return self.state.in_lanes.points
+
+    @property
+    def is_point(self) -> bool:
+        """Whether a step has one value a result."""
+        return self.walk.is_scalar and not self.state.in_lanes.axes
+
+    def _over_places(self, text: str, call: str) -> str:
+        in_lanes = self.state.in_lanes
+        keep = KEEP if self.w.layout.rank == 2 else ""
+        if not self.walk.is_scalar:
+            text = call.format(text, self.state.place or 0, keep)
+        for place in in_lanes.frame.values():
+            text = call.format(text, place, keep)
+        for group, points, stride in in_lanes.parts:
+            text = self._in_part(text, group, points, stride, call)
+        return text
+
+    def _in_part(self, text: str, group: str, points: int, stride: int, call: str) -> str:
+        """Every lane's part of the vector reduced, and spread over the part."""
+        frame, w = self.state.frame, self.w
+        lanes = [1] * w.layout.rank
+        for name, place in frame.items():
+            lanes[place] = w.groups[name].lanes
+        after = stride * prod(lanes[frame[group] + 1 :])
+        shape = f"[{prod(lanes) // (points * after)}, {points}, {after}]"
+        apart = self.local("parts", f"tl.reshape({text}, {shape})")
+        total = self.local("part", call.format(apart, 1, KEEP))
+        whole = shape_of(w, {place: w.groups[name] for name, place in frame.items()})
+        return f"tl.reshape(tl.broadcast_to({total}, {shape}), {whole})"
 
     def set(self, k: int, text: str) -> str:
         """Assign result `k`."""
@@ -148,20 +227,10 @@ class Merge(Struct):
 
 def _simple(tile: str, merged: str) -> Callable[[Merge, str], None]:
     def merge(m: Merge, x: str) -> None:
-        if tile.startswith("tl."):
-            text = m.along(tile, x)
-        else:
-            text = x if m.walk.is_scalar else _reduced(m, tile, x)
+        text = m.along(tile, x) if tile.startswith("tl.") else m.merged(tile, x)
         m.set(0, merged.format(m.old(0), text) if m.walk.looped else text)
 
     return merge
-
-
-def _reduced(m: Merge, merge: str, x: str) -> str:
-    """A reduction by a merge of two, which `tl` has no function for or one that drops NaN."""
-    place = 0 if m.w.layout.rank == 1 else m.state.place
-    keep = "" if m.w.layout.rank == 1 else ", keep_dims=True"
-    return f"tl.reduce({x}, {place}, {merge}{keep})"
 
 
 def _max_sumexp(m: Merge, x: str) -> None:
@@ -178,32 +247,39 @@ def _max_sumexp(m: Merge, x: str) -> None:
 
 def _moments(m: Merge, x: str) -> None:
     """(mean, M2), merged as Chan et al. (1979)."""
-    w, walk = m.w, m.walk
-    lanes = 1 if walk.is_scalar else walk.group.lanes
-    total = f"{walk.total}.0" if walk.is_even else f"({walk.count}).to(tl.float32)"
-    overrun = w.overrun(set(walk.axes), m.frame) if not walk.is_scalar else None
-    if not walk.looped:
-        mean = m.set(0, f"{m.along('tl.sum', x)} / {total}")
-        centred = f"{x} - {mean}"
+    w, walk, points = m.w, m.walk, m.points
+    beside = f" * {points}" if points > 1 else ""
+    axes = {*walk.axes, *m.state.in_lanes.axes}
+    overrun = w.overrun(axes, m.frame) if not m.is_point else None
+
+    def centred_on(mean: str) -> str:
+        text = f"{x} - {mean}"
         if overrun is not None:
-            centred = f"tl.where({overrun.text}, {centred}, 0.0)"
-        centred = m.local("centred", centred)
+            text = f"tl.where({overrun.text}, {text}, 0.0)"
+        return m.local("centred", text)
+
+    if not walk.looped:
+        total = f"{walk.total * points}.0"
+        if not walk.is_even:
+            total = f"({walk.count}{beside}).to(tl.float32)"
+        mean = m.set(0, f"{m.along('tl.sum', x)} / {total}")
+        centred = centred_on(mean)
         m.set(1, m.along("tl.sum", f"{centred} * {centred}"))
         return
-    count = f"{lanes}.0"
-    if overrun is not None:
-        count = m.local("count", f"tl.minimum({walk.left}, {lanes}).to(tl.float32)")
-    mean = x if walk.is_scalar else m.local("mean", f"{m.along('tl.sum', x)} / {count}")
-    spread = "0.0"
-    if not walk.is_scalar:
-        centred = f"{x} - {mean}"
-        if overrun is not None:
-            centred = f"tl.where({overrun.text}, {centred}, 0.0)"
-        centred = m.local("centred", centred)
-        spread = m.along("tl.sum", f"{centred} * {centred}")
+    lanes = 1 if walk.is_scalar else walk.group.lanes
+    count = f"{lanes * points}.0"
+    if not walk.is_scalar and w.overrun(set(walk.axes), m.frame) is not None:
+        count = m.local("count", f"(tl.minimum({walk.left}, {lanes}){beside}).to(tl.float32)")
+    if m.is_point:
+        mean, spread = x, ""
+    else:
+        mean = m.local("mean", f"{m.along('tl.sum', x)} / {count}")
+        centred = centred_on(mean)
+        spread = f" + {m.along('tl.sum', f'{centred} * {centred}')}"
+    seen = f"({walk.seen}{beside})" if beside else walk.seen
     delta = m.local("delta", f"{mean} - {m.old(0)}")
-    share = m.local("share", f"{count} / ({walk.seen} + {count})")
-    m.set(1, f"{m.old(1)} + {spread} + {delta} * {delta} * {walk.seen} * {share}")
+    share = m.local("share", f"{count} / ({seen} + {count})")
+    m.set(1, f"{m.old(1)}{spread} + {delta} * {delta} * {seen} * {share}")
     m.set(0, f"{m.old(0)} + {delta} * {share}")
 
 

@@ -6,17 +6,22 @@ at most two places (rows and columns); a group takes one place, or none where it
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from fuseledger.graph.op import Op
 from fuseledger.ledger.kernel import Schedule
 from fuseledger.ledger.nest import Edge, Nest
-from fuseledger.triton.partials import split_tile
+from fuseledger.triton.partials import MERGED, split_tile
 
 MATRIX_LEAST = 16
 """Fewest lanes along any side of a matrix product."""
+LANES_MOST = 1 << 15
+"""Elements of a tile of products with axes held in lanes: half the registers of an SM. Beyond them
+these axes are walked."""
 
 
 class Group(Struct, frozen=True):
@@ -27,6 +32,9 @@ class Group(Struct, frozen=True):
     least: int = 1
     block: int | None = None
     """Lanes of a group that a loop walks; None: all points at once."""
+    held: frozenset[str] = frozenset()
+    """Axes, innermost, that the block holds whole and reduces in lanes: each spans a power of two
+    of them, so that its lanes are a part of the vector that a reshape can name."""
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -41,7 +49,26 @@ class Group(Struct, frozen=True):
     @property
     def lanes(self) -> int:
         """Lanes: the points, up to a power of two."""
-        return self.block or max(self.least, 1 << (self.points - 1).bit_length())
+        return self.block or max(self.least, _power(self.outer_points) * self.segment)
+
+    @property
+    def outer_points(self) -> int:
+        """Points along the axes that are not held."""
+        return prod(extent for name, extent in self.extents if name not in self.held)
+
+    @property
+    def segment(self) -> int:
+        """Lanes of the axes that are held, for one point of the others."""
+        return prod(self.span(name) for name in self.held)
+
+    def span(self, axis: str) -> int:
+        """Lanes from one point of an axis to the end of it, in steps of the axis."""
+        extent = dict(self.extents)[axis]
+        return _power(extent) if axis in self.held else extent
+
+    def stride(self, axis: str) -> int:
+        """Lanes between neighbours along an axis."""
+        return prod(self.span(name) for name in self.axes[self.axes.index(axis) + 1 :])
 
 
 class Layout(Struct, frozen=True, kw_only=True):
@@ -57,6 +84,10 @@ class Layout(Struct, frozen=True, kw_only=True):
     """Reduced axes on the grid: a block walks its part of them."""
     batch: tuple[str, ...] = ()
     """Axes of both operands of a matrix product: a block takes its tile of them one by one."""
+
+    def has_lanes(self, axis: str) -> bool:
+        """Whether an axis is on lanes of the block's tile."""
+        return any(group is not None and axis in group.axes for group in (self.rows, self.columns))
 
     def blocks(self, sizes: dict[str, int]) -> int:
         """Blocks of the grid."""
@@ -75,23 +106,85 @@ def lay_out(nest: Nest, schedule: Schedule) -> Layout:
         for name, axis in schedule.axes
         if axis.treatment == "split" and name in nest.open_axes
     }
-    found = _places(nest, tiles)
+    whole = frozenset(name for name, axis in schedule.axes if axis.treatment == "whole")
+    found = _places(nest, tiles, whole)
     return replace(found, tiles=tiles | parts, split=tuple(parts))
 
 
-def _places(nest: Nest, tiles: dict[str, int]) -> Layout:
-    contractions = [op for op in nest.ops.values() if op.is_contraction]
-    inner = [n for n, size in nest.sizes.items() if size > 1 and n not in tiles]
+def _places(nest: Nest, tiles: dict[str, int], whole: frozenset[str]) -> Layout:
     lanes = [name for name, tile in tiles.items() if tile > 1]
-    if contractions:
-        return _matrix_layout(nest, tiles, lanes)
-    if inner or len(lanes) <= 1:
-        rows = Group("rows", tuple((name, tiles[name]) for name in lanes)) if lanes else None
-        return Layout(tiles=tiles, rows=rows, columns=None, rank=2 if inner and rows else 1)
-    last = _contiguous(nest, lanes)
-    rows = Group("rows", tuple((name, tiles[name]) for name in lanes if name != last))
-    columns = Group("columns", ((last, tiles[last]),))
-    return Layout(tiles=tiles, rows=rows, columns=columns, rank=2)
+    held = _held_in_lanes(nest, whole)
+    if any(op.is_contraction for op in nest.ops.values()):
+        found = _matrix_layout(nest, tiles, lanes, held)
+        fits = prod(group.lanes for group in (found.rows, found.columns) if group is not None)
+        return found if fits <= LANES_MOST else _matrix_layout(nest, tiles, lanes, ())
+    inner = [n for n, size in nest.sizes.items() if size > 1 and n not in tiles and n not in held]
+    if not inner and len(lanes) + len(held) > 1:
+        lanes = [*lanes, *held]
+        last = _contiguous(nest, lanes)
+        rows = _group("rows", nest, tiles, [name for name in lanes if name != last], held)
+        columns = _group("columns", nest, tiles, [last], held)
+        return Layout(tiles=tiles, rows=rows, columns=columns, rank=2)
+    beside = _beside_reductions(nest, lanes)
+    rows = _group("rows", nest, tiles, [*(n for n in lanes if n not in beside), *held], held)
+    columns = _group("columns", nest, tiles, beside, ())
+    return Layout(tiles=tiles, rows=rows, columns=columns, rank=2 if inner and rows else 1)
+
+
+def _group(
+    name: str, nest: Nest, tiles: dict[str, int], axes: Sequence[str], held: Sequence[str],
+    least: int = 1,
+) -> Group | None:  # fmt: skip
+    """The group of these axes, those that are held innermost; None of none."""
+    mine = [axis for axis in axes if axis in held]
+    extents = [(n, tiles[n]) for n in axes if n not in held] + [(n, nest.sizes[n]) for n in mine]
+    return Group(name, tuple(extents), least, held=frozenset(mine)) if extents else None
+
+
+def _held_in_lanes(nest: Nest, whole: frozenset[str]) -> tuple[str, ...]:
+    """Axes held whole that lanes of the tile stand for: one reduction keeps them, another reduces
+    them, so that both work on the same tile.
+
+    Where a kernel has matrix products all of these keep them, on one side.
+    """
+    reductions = [op for op in nest.ops.values() if op.combine is not None]
+    products = [op for op in reductions if op.is_contraction]
+    others = [op for op in reductions if not op.is_contraction]
+    if any(op.scans or op.combine not in MERGED for op in others):
+        return ()
+    found: list[str] = []
+    for name, size in nest.sizes.items():
+        if name not in whole or size == 1 or name in nest.open_axes:
+            continue
+        if not any(name in op.reduces for op in others):
+            continue
+        if products:
+            if all(_is_one_sided(op, name) for op in products):
+                found.append(name)
+        elif any(name in op.kept for op in others):
+            found.append(name)
+    return tuple(found)
+
+
+def _is_one_sided(op: Op, axis: str) -> bool:
+    return axis in op.kept and (axis in op.reads[0].axes) != (axis in op.reads[1].axes)
+
+
+def _beside_reductions(nest: Nest, lanes: list[str]) -> list[str]:
+    """Lanes of results that no reduction has: they stand across, where reductions walk."""
+    reductions = [op for op in nest.ops.values() if op.combine is not None]
+    kept = {name for op in reductions for name in op.kept}
+    apart = [name for name in lanes if name not in kept]
+    for op in nest.ops.values():
+        is_stored = any(write.tensor in nest.outputs for write in op.writes)
+        walked = [n for n in op.kept if n not in lanes and n not in nest.open_axes]
+        if (
+            is_stored
+            and not set(apart).isdisjoint(op.kept)
+            and any(op.sizes[n] > 1 for n in walked)
+        ):
+            return []
+    return apart if len(apart) < len(lanes) else []
 
 
 def _contiguous(nest: Nest, lanes: list[str]) -> str:
@@ -103,7 +196,9 @@ def _contiguous(nest: Nest, lanes: list[str]) -> str:
     return lanes[-1]
 
 
-def _matrix_layout(nest: Nest, tiles: dict[str, int], lanes: list[str]) -> Layout:
+def _matrix_layout(
+    nest: Nest, tiles: dict[str, int], lanes: list[str], held: tuple[str, ...]
+) -> Layout:
     """Rows are what the left operands alone have, columns what the right ones have.
 
     An axis that both have is taken point by point: a matrix product has no third side.
@@ -113,6 +208,7 @@ def _matrix_layout(nest: Nest, tiles: dict[str, int], lanes: list[str]) -> Layou
         return nest.ops[i].flops
 
     side: dict[str, str] = {}
+    lanes = [*lanes, *held]
     lanes_of = _lanes_of(nest)
     batch: set[str] = set()
     contractions = sorted((i for i in nest.positions if nest.ops[i].is_contraction), key=work)
@@ -120,9 +216,10 @@ def _matrix_layout(nest: Nest, tiles: dict[str, int], lanes: list[str]) -> Layou
         op = nest.ops[i]
         left, right = (
             {name for axis in read.axes for name in lanes_of[i].get(axis, ())}
+            | set(read.axes).intersection(held)
             for read in op.reads[:2]
         )
-        kept = {name for axis in op.kept for name in lanes_of[i].get(axis, ())}
+        kept = {name for axis in op.kept for name in lanes_of[i].get(axis, ())} | set(held)
         own = [name for name in lanes if name in kept]
         batch |= {name for name in own if name in left and name in right}
         turned = any(
@@ -135,12 +232,12 @@ def _matrix_layout(nest: Nest, tiles: dict[str, int], lanes: list[str]) -> Layou
                 is_row = (name in left) != turned
                 side.setdefault(name, "rows" if is_row else "columns")
     apart = [name for name in lanes if name not in batch]
-    rows = tuple((n, tiles[n]) for n in apart if side.get(n, "rows") == "rows")
-    columns = tuple((n, tiles[n]) for n in apart if side.get(n) == "columns")
+    rows = [name for name in apart if side.get(name, "rows") == "rows"]
+    columns = [name for name in apart if side.get(name) == "columns"]
     return Layout(
         tiles=tiles,
-        rows=Group("rows", rows, MATRIX_LEAST) if rows else None,
-        columns=Group("columns", columns, MATRIX_LEAST) if columns else None,
+        rows=_group("rows", nest, tiles, rows, held, MATRIX_LEAST),
+        columns=_group("columns", nest, tiles, columns, held, MATRIX_LEAST),
         rank=2,
         batch=tuple(name for name in lanes if name in batch),
     )
@@ -165,3 +262,8 @@ def _lanes_of(nest: Nest) -> dict[int, dict[str, set[str]]]:
                     for name, _ in index.terms:
                         mine[axis] |= found[edge.consumer].get(name, set())
     return found
+
+
+def _power(points: int) -> int:
+    """The power of two that holds so many points."""
+    return 1 << (points - 1).bit_length()

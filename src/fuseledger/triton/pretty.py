@@ -17,13 +17,14 @@ def lines_of(text: str, indent: int) -> Iterator[str]:
     head, inner, tail = _outer_call(text)
     if inner is None:
         left, sign, right = text.partition(" = ")
-        terms = _split(right, " + ") if sign else []
-        if len(terms) < 2:
-            yield pad + text
-            return
-        yield f"{pad}{left} = ("
-        yield from _joined(terms, "+ ", indent + 1)
-        yield f"{pad})"
+        for operator in ("+ ", "* ") if sign else ():
+            terms = _split(right, f" {operator}")
+            if len(terms) > 1:
+                yield f"{pad}{left} = ("
+                yield from _joined(terms, operator, indent + 1)
+                yield f"{pad})"
+                return
+        yield pad + text
         return
     yield pad + head
     for argument in _split(inner, ", "):

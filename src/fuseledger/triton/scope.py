@@ -5,6 +5,7 @@ from __future__ import annotations
 import keyword
 import re
 from collections.abc import Iterator, Mapping
+from struct import pack, unpack
 from typing import Literal
 
 from msgspec import Struct, field
@@ -133,12 +134,26 @@ def identifier(words: str) -> str:
 
 
 def literal(value: float) -> str:
-    """A number as Triton reads it."""
+    """A number as Triton reads it: 1e-05 where that is the same in fp32."""
     if value != value or value in (float("inf"), float("-inf")):
         return f'float("{value}")'
     if 0 < abs(value) < 1 and len(repr(value)) > SHORT and 1.0 / round(1.0 / value) == value:
         return f"(1.0 / {round(1.0 / value)})"
+    if len(repr(value)) > SHORT and _single(value) == value:
+        return next(
+            repr(float(text))
+            for text in (f"{value:.{digits}g}" for digits in range(1, 18))
+            if _single(float(text)) == value
+        )
     return repr(float(value))
+
+
+def _single(value: float) -> float:
+    """A number as fp32 holds it."""
+    try:
+        return float(unpack("f", pack("f", value))[0])
+    except OverflowError:
+        return float("inf")
 
 
 def all_of(conditions: list[Text]) -> Text | None:

@@ -11,7 +11,7 @@ from fuseledger.ledger.footprint import ACCUMULATOR_BYTES
 from fuseledger.ledger.kernel import Kernel
 from fuseledger.ledger.nest import Nest, analyse, rewalked
 from fuseledger.ledger.online import online_variant
-from fuseledger.ledger.pricer import bounds_of
+from fuseledger.ledger.pricer import bounds_of, loads_again
 from fuseledger.ledger.tiled import TiledLoads
 from fuseledger.planner.side_by_side import parts_of
 from fuseledger.triton.partials import Partial, buffer_of, partials_of, split_tile
@@ -80,11 +80,11 @@ def _loads(nest: Nest, kernel: Kernel) -> Bytes:
             tiles[axis] = split_tile(size, choice.tile)
     carried = (online_variant(nest) if schedule.online else None) or nest
     again = rewalked(carried) if schedule.walks > 1 else frozenset[str]()
-    tiled = TiledLoads(nest, bounds_of(nest))
-    return {
-        name: tiled.bytes_of(name, tiles) * (schedule.walks if name in again else 1)
-        for name in nest.external
-    }
+    tiled, walked = TiledLoads(nest, bounds_of(nest)), loads_again(carried)
+    found = {name: tiled.bytes_of(name, tiles) for name in nest.external}
+    for name in again:
+        found[name] += walked.bytes_of(name, tiles) * (schedule.walks - 1)
+    return found
 
 
 def compared(account: tuple[Bytes, Bytes], counted: Mapping[str, Bytes]) -> Traffic:
