@@ -489,7 +489,7 @@ class Writer(Struct):
         """That a lane is the first of those that hold the same value along a reduced axis."""
         found: list[Text] = []
         for group in [self.groups[name] for name in frame]:
-            for axis in sorted(group.held - set(op.kept)):
+            for axis in (axis for part in group.held for axis in part if axis not in op.kept):
                 at = self.variable(axis, frame)
                 found.append(replace(at, text=f"({at.text} == 0)", kind="bool"))
         return found

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from fuseledger.triton.emit_body import Writer
 from fuseledger.triton.lanes import Group
 from fuseledger.triton.scope import Range, Variable
@@ -85,19 +87,42 @@ def _grid_lanes(w: Writer, group: Group, starts: dict[str, str]) -> None:
         if short:
             own = ((flat, str(filled)),)
     for position, (axis, tile) in enumerate(group.extents):
-        span, stride = group.span(axis), group.stride(axis)
-        text = flat if stride == 1 else f"{flat} // {stride}"
-        if position:
-            text += f" % {span}"
-        if axis in starts:
-            text = f"{starts[axis]} + {text}"
+        part, stride = group.part(axis), group.stride(axis)
         name = w.names.new(axis.lower())
-        w.line(f"{name} = {text}")
-        if axis in group.held:
-            reach = span if position else group.lanes // stride
-            conditions = ((name, w.size_name(axis)),) if reach > tile else ()
+        if part is not None:
+            w.line(f"{name} = {_held_digit(group, flat, axis, tile, part)}")
+            if axis == part[0]:
+                own = _ends_short(w, group, part, name)
+            conditions = own
         else:
+            text = flat if stride == 1 else f"{flat} // {stride}"
+            if position:
+                text += f" % {tile}"
+            if axis in starts:
+                text = f"{starts[axis]} + {text}"
+            w.line(f"{name} = {text}")
             ends_short = sizes[axis] % tile or (single and short and tile == sizes[axis])
             conditions = (*own, (name, w.size_name(axis))) if ends_short else own
         w.variables[axis] = Variable(name, 0, group.name, conditions)
         w.lane_names[group.name] = name if flat == lanes else flat
+
+
+def _held_digit(group: Group, flat: str, axis: str, extent: int, part: tuple[str, ...]) -> str:
+    """An axis's index from the lane's number, within the lanes of the axes held with it."""
+    step = group.part_stride(part)
+    inner = group.stride(axis) // step
+    text = flat if step == 1 else f"{flat} // {step}"
+    if group.axes[0] != part[0]:
+        text += f" % {group.span(part)}"
+    text += f" // {inner}" if inner > 1 else ""
+    return text + (f" % {extent}" if axis != part[0] else "")
+
+
+def _ends_short(
+    w: Writer, group: Group, part: tuple[str, ...], first: str
+) -> tuple[tuple[str, str], ...]:
+    """That the first of held axes is inside: it says so of all of them."""
+    step = group.part_stride(part)
+    reach = group.lanes // step if group.axes[0] == part[0] else group.span(part)
+    points = prod(w.nest.sizes[axis] for axis in part)
+    return ((first, w.size_name(part[0])),) if reach > points else ()

@@ -64,7 +64,8 @@ def _in_lanes(
         at = _vector(w, name, index)
         depth = max(depth, at.depth)
         inner = group.axes[group.axes.index(name) + 1 :]
-        stride = " * ".join(_extent(w, axis, group.span(axis)) for axis in inner)
+        stride = " * ".join(_extent(w, axis, extents[axis]) for axis in inner)
+        stride = str(group.stride(name)) if group.held else stride
         gap = f"({at.text} - {w.variables[name].name})"
         steps.append(f"{gap} * {stride}" if inner else gap)
     text = " + ".join([lane, *steps])

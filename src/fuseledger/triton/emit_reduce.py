@@ -62,7 +62,7 @@ def _statistics(w: Writer, i: int, frame: Frame) -> None:
     axes = tuple(name for name in op.sizes if name in op.reduces and w.extent(name) > 1)
     together = siblings(w, i, frame, lambda j: not (ops[j].scans or ops[j].is_contraction))
     in_lanes = InLanes.of(w, axes, frame)
-    result, frame = frame, frame | in_lanes.frame
+    result, frame = frame, {**frame, **in_lanes.frame}
     place = _free_place(w, frame)
     axes = tuple(name for name in axes if name not in in_lanes.axes)
     alone = () if (op.combine or "").startswith("arg") else apart(w, i, axes, frame)

@@ -27,7 +27,7 @@ class InLanes(Struct, frozen=True, kw_only=True):
     frame: Frame = field(default_factory=dict[str, int])
     """Groups all of whose axes are reduced → their places."""
     parts: tuple[tuple[str, int, int], ...] = ()
-    """(group, lanes of an axis, lanes between its neighbours) where others stay."""
+    """(group, lanes of the axes, lanes between their neighbours) where others stay."""
     points: int = 1
 
     @staticmethod
@@ -45,11 +45,12 @@ class InLanes(Struct, frozen=True, kw_only=True):
             and group.name not in frame
             and not set(found).isdisjoint(group.axes)
         }
-        parts: list[tuple[str, int, int]] = []
+        parts: dict[tuple[str, int, int], None] = {}
         for name in found:
             group = w.groups[w.variables[name].group or ""]
-            if group.name in frame:
-                parts.append((group.name, group.span(name), group.stride(name)))
+            part = group.part(name)
+            if group.name in frame and part is not None:
+                parts[group.name, group.span(part), group.part_stride(part)] = None
         points = prod(w.extent(name) for name in found)
         return InLanes(axes=found, frame=places, parts=tuple(parts), points=points)
 

@@ -24,6 +24,10 @@ LANES_MOST = 1 << 15
 these axes are walked."""
 
 
+Held = tuple[tuple[str, ...], ...]
+"""Axes held in lanes, together those that the same reductions take."""
+
+
 class Group(Struct, frozen=True):
     """Axes walked by one vector of lanes: (axis, elements of it in a block)."""
 
@@ -32,9 +36,9 @@ class Group(Struct, frozen=True):
     least: int = 1
     block: int | None = None
     """Lanes of a group that a loop walks; None: all points at once."""
-    held: frozenset[str] = frozenset()
-    """Axes, innermost, that the block holds whole and reduces in lanes: each spans a power of two
-    of them, so that its lanes are a part of the vector that a reshape can name."""
+    held: Held = ()
+    """Axes, innermost, that the block holds whole and reduces in lanes, together those that the
+    same reductions take: they span a power of two of lanes, a part that a reshape can name."""
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -54,21 +58,33 @@ class Group(Struct, frozen=True):
     @property
     def outer_points(self) -> int:
         """Points along the axes that are not held."""
-        return prod(extent for name, extent in self.extents if name not in self.held)
+        return prod(extent for name, extent in self.extents if self.part(name) is None)
 
     @property
     def segment(self) -> int:
         """Lanes of the axes that are held, for one point of the others."""
-        return prod(self.span(name) for name in self.held)
+        return prod(self.span(part) for part in self.held)
 
-    def span(self, axis: str) -> int:
-        """Lanes from one point of an axis to the end of it, in steps of the axis."""
-        extent = dict(self.extents)[axis]
-        return _power(extent) if axis in self.held else extent
+    def part(self, axis: str) -> tuple[str, ...] | None:
+        """The held axes that an axis is one of."""
+        return next((part for part in self.held if axis in part), None)
+
+    def span(self, part: tuple[str, ...]) -> int:
+        """Lanes of held axes together."""
+        extents = dict(self.extents)
+        return _power(prod(extents[name] for name in part))
 
     def stride(self, axis: str) -> int:
         """Lanes between neighbours along an axis."""
-        return prod(self.span(name) for name in self.axes[self.axes.index(axis) + 1 :])
+        extents, part = dict(self.extents), self.part(axis)
+        if part is None:
+            after = self.axes[self.axes.index(axis) + 1 :]
+            return self.segment * prod(extents[n] for n in after if self.part(n) is None)
+        return self.part_stride(part) * prod(extents[n] for n in part[part.index(axis) + 1 :])
+
+    def part_stride(self, part: tuple[str, ...]) -> int:
+        """Lanes between neighbours along held axes taken together."""
+        return prod(self.span(after) for after in self.held[self.held.index(part) + 1 :])
 
 
 class Layout(Struct, frozen=True, kw_only=True):
@@ -113,57 +129,58 @@ def lay_out(nest: Nest, schedule: Schedule) -> Layout:
 
 def _places(nest: Nest, tiles: dict[str, int], whole: frozenset[str]) -> Layout:
     lanes = [name for name, tile in tiles.items() if tile > 1]
-    held = _held_in_lanes(nest, whole)
+    parts = _held_in_lanes(nest, whole)
+    held = [name for part in parts for name in part]
     if any(op.is_contraction for op in nest.ops.values()):
-        found = _matrix_layout(nest, tiles, lanes, held)
+        found = _matrix_layout(nest, tiles, lanes, parts)
         fits = prod(group.lanes for group in (found.rows, found.columns) if group is not None)
         return found if fits <= LANES_MOST else _matrix_layout(nest, tiles, lanes, ())
     inner = [n for n, size in nest.sizes.items() if size > 1 and n not in tiles and n not in held]
     if not inner and len(lanes) + len(held) > 1:
         lanes = [*lanes, *held]
         last = _contiguous(nest, lanes)
-        rows = _group("rows", nest, tiles, [name for name in lanes if name != last], held)
-        columns = _group("columns", nest, tiles, [last], held)
+        rows = _group("rows", nest, tiles, [name for name in lanes if name != last], parts)
+        columns = _group("columns", nest, tiles, [last], parts)
         return Layout(tiles=tiles, rows=rows, columns=columns, rank=2)
     beside = _beside_reductions(nest, lanes)
-    rows = _group("rows", nest, tiles, [*(n for n in lanes if n not in beside), *held], held)
+    rows = _group("rows", nest, tiles, [*(n for n in lanes if n not in beside), *held], parts)
     columns = _group("columns", nest, tiles, beside, ())
     return Layout(tiles=tiles, rows=rows, columns=columns, rank=2 if inner and rows else 1)
 
 
 def _group(
-    name: str, nest: Nest, tiles: dict[str, int], axes: Sequence[str], held: Sequence[str],
-    least: int = 1,
-) -> Group | None:  # fmt: skip
+    name: str, nest: Nest, tiles: dict[str, int], axes: Sequence[str], held: Held, least: int = 1
+) -> Group | None:
     """The group of these axes, those that are held innermost; None of none."""
-    mine = [axis for axis in axes if axis in held]
-    extents = [(n, tiles[n]) for n in axes if n not in held] + [(n, nest.sizes[n]) for n in mine]
-    return Group(name, tuple(extents), least, held=frozenset(mine)) if extents else None
+    parts = tuple(part for part in held if part[0] in axes)
+    mine = [axis for part in parts for axis in part]
+    extents = [(n, tiles[n]) for n in axes if n not in mine] + [(n, nest.sizes[n]) for n in mine]
+    return Group(name, tuple(extents), least, held=parts) if extents else None
 
 
-def _held_in_lanes(nest: Nest, whole: frozenset[str]) -> tuple[str, ...]:
-    """Axes held whole that lanes of the tile stand for: one reduction keeps them, another reduces
-    them, so that both work on the same tile.
+def _held_in_lanes(nest: Nest, whole: frozenset[str]) -> Held:
+    """Axes held whole that lanes of the tile stand for, together those that the same reductions
+    take.
 
-    Where a kernel has matrix products all of these keep them, on one side.
+    Where a kernel has matrix products, all of these keep them, on one side. Where it has none, one
+    reduction along other held axes keeps them and another reduces them: both work on one tile.
     """
     reductions = [op for op in nest.ops.values() if op.combine is not None]
     products = [op for op in reductions if op.is_contraction]
     others = [op for op in reductions if not op.is_contraction]
     if any(op.scans or op.combine not in MERGED for op in others):
         return ()
-    found: list[str] = []
+    found: dict[object, list[str]] = {}
     for name, size in nest.sizes.items():
-        if name not in whole or size == 1 or name in nest.open_axes:
+        reducers = tuple(k for k, op in enumerate(others) if name in op.reduces)
+        if name not in whole or size == 1 or name in nest.open_axes or not reducers:
             continue
-        if not any(name in op.reduces for op in others):
-            continue
-        if products:
-            if all(_is_one_sided(op, name) for op in products):
-                found.append(name)
-        elif any(name in op.kept for op in others):
-            found.append(name)
-    return tuple(found)
+        if products and all(_is_one_sided(op, name) for op in products):
+            sides = tuple(name in op.reads[0].axes for op in products)
+            found.setdefault((reducers, sides), []).append(name)
+        elif not products and any(name in op.kept and op.reduces & whole for op in others):
+            found.setdefault(reducers, []).append(name)
+    return tuple(map(tuple, found.values()))
 
 
 def _is_one_sided(op: Op, axis: str) -> bool:
@@ -196,9 +213,7 @@ def _contiguous(nest: Nest, lanes: list[str]) -> str:
     return lanes[-1]
 
 
-def _matrix_layout(
-    nest: Nest, tiles: dict[str, int], lanes: list[str], held: tuple[str, ...]
-) -> Layout:
+def _matrix_layout(nest: Nest, tiles: dict[str, int], lanes: list[str], parts: Held) -> Layout:
     """Rows are what the left operands alone have, columns what the right ones have.
 
     An axis that both have is taken point by point: a matrix product has no third side.
@@ -208,6 +223,7 @@ def _matrix_layout(
         return nest.ops[i].flops
 
     side: dict[str, str] = {}
+    held = [name for part in parts for name in part]
     lanes = [*lanes, *held]
     lanes_of = _lanes_of(nest)
     batch: set[str] = set()
@@ -236,8 +252,8 @@ def _matrix_layout(
     columns = [name for name in apart if side.get(name) == "columns"]
     return Layout(
         tiles=tiles,
-        rows=_group("rows", nest, tiles, rows, held, MATRIX_LEAST),
-        columns=_group("columns", nest, tiles, columns, held, MATRIX_LEAST),
+        rows=_group("rows", nest, tiles, rows, parts, MATRIX_LEAST),
+        columns=_group("columns", nest, tiles, columns, parts, MATRIX_LEAST),
         rank=2,
         batch=tuple(name for name in lanes if name in batch),
     )
