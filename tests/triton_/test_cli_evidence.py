@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from fuseledger.cli.check_numerics import command as check_numerics
 from fuseledger.cli.compile import command as compile_
 from fuseledger.cli.emit import command as emit
+from fuseledger.cli.plan import command as plan
 from fuseledger.errors import OutputError
 
 pytestmark = pytest.mark.torch
@@ -53,6 +54,18 @@ def test_compile_reports_modelled_and_compiled(
     assert kernel["compiled"]["registers"] > 0
     assert kernel["registers_modelled"] > 0
     assert kernel["accounts"]["registers"]["provenance"] == "compiled"
+
+
+def test_a_plan_with_evidence_counts_instructions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The JSON of a compiled softmax has its SASS: loads and special functions, no tensor cores."""
+    monkeypatch.setenv("FUSELEDGER_CACHE", str(tmp_path))
+    arguments = ["softmax(x[512,512])", "--evidence", "compiled", "--format", "json"]
+    done = CliRunner().invoke(plan, arguments, catch_exceptions=False)
+    (mix,) = json.loads(done.stdout)["evidence"]["instructions"].values()
+    assert mix["load"] > 0 < mix["special"]
+    assert mix["tensor"] == 0
 
 
 def test_what_cannot_be_emitted_is_a_missing_figure() -> None:

@@ -28,9 +28,12 @@ evidence_option = click.option(
 
 def plan_with_compiler(
     graph: Graph, device: Device, options: PlanOptions, groups: list[tuple[int, ...]] | None,
-    progress: Progress,
+    progress: Progress, *, with_instructions: bool,
 ) -> tuple[Planned, EvidencePart]:  # fmt: skip
-    """A plan whose kernels were compiled for the device, which need not be there."""
+    """A plan whose kernels were compiled for the device, which need not be there.
+
+    `with_instructions` lists the SASS of its kernels too, which takes as long as compiling them.
+    """
     from fuseledger.report.document import EvidencePart
     from fuseledger.triton.compile import (
         compile_kernels,
@@ -54,7 +57,15 @@ def plan_with_compiler(
         return compile_kernels(kernels, target, cache=compiled_folder(), done=tick)
 
     found = plan_compiled(graph, device, options, compile_, groups=groups, step=progress.step)
+    instructions: dict[str, dict[str, int]] = {}
+    if with_instructions and target.backend == "cuda":
+        code = {kernel.name: kernel for kernel in found.code.values()}
+        progress.step(f"listing the instructions of {len(code)} kernels")
+        listed = compile_kernels([*code.values()], target, cache=compiled_folder(), mix=True)
+        mixes = {each.name: each.instructions for each in listed}
+        instructions = {name: mixes[kernel.name] for name, kernel in found.code.items()}
     return found.planned, EvidencePart(
         source="compiled", compiler=f"triton {version}", compiled=found.compiled,
         stable=found.is_stable, changes=list(found.changed), missing=found.missing,
+        instructions=instructions,
     )  # fmt: skip

@@ -132,10 +132,13 @@ def plan_options(command: Decorated, forms: tuple[str, ...] = FORMS) -> Decorate
     return command
 
 
-def plan_source(request: PlanRequest, kernel: int | None = None) -> PlanDocument:
+def plan_source(
+    request: PlanRequest, kernel: int | None = None, *, with_instructions: bool = False
+) -> PlanDocument:
     """Read the source, plan it, and return the plan's document.
 
     With a kernel's number its edges alone are judged, and their flip points solved for.
+    `with_instructions` lists the instructions of kernels that evidence was asked of.
     """
     from fuseledger.cli.progress import Progress, announce_code
     from fuseledger.devices import load as load_device
@@ -162,7 +165,9 @@ def plan_source(request: PlanRequest, kernel: int | None = None) -> PlanDocument
             if len(request.cut) > 1:
                 raise click.UsageError("--evidence compiled takes one cut, not several")
             groups = cut_groups(graph, request.cut[0]) if request.cut else None
-            planned, evidence = plan_with_compiler(graph, device, options, groups, progress)
+            planned, evidence = plan_with_compiler(
+                graph, device, options, groups, progress, with_instructions=with_instructions
+            )
         elif request.cut:
             compared = [(cut, _plan_cut(graph, device, cut, options)) for cut in request.cut]
             planned = min((each for _, each in compared), key=_preference)

@@ -32,7 +32,8 @@ def command(
     """Which ops should share a kernel, and the ledger of every kernel."""
     if cut and cuts:
         raise click.UsageError("give --cut or --cuts, not both")
-    document = plan_source(PlanRequest(cut=cut or cuts, **given))
+    request = PlanRequest(cut=cut or cuts, **given)
+    document = plan_source(request, with_instructions=format_ == "json")
     if format_ == "json":
         from fuseledger.report.document import to_json
 

@@ -73,6 +73,7 @@ class EvidencePart(Part, frozen=True, kw_only=True):
     stable: bool = True
     changes: list[str] = []
     missing: dict[str, str] = {}
+    instructions: dict[str, dict[str, int]] = {}
 
 
 class OptionsPart(Part, frozen=True, kw_only=True):

@@ -39,6 +39,8 @@ class Evidenced(Struct, kw_only=True):
     planned: Planned
     missing: dict[str, str] = field(default_factory=dict[str, str])
     """Kernel → why it has no evidence and keeps its model."""
+    code: dict[str, EmittedKernel] = field(default_factory=dict[str, EmittedKernel])
+    """Kernel → its code, or that of a kernel of equal structure and schedule."""
     compiled: int = 0
     """Kernels compiled on the way."""
     changed: tuple[str, ...] = ()
@@ -73,7 +75,9 @@ class _Replan(Struct):
     step: Callable[[str], None]
     search: ScheduleSearch
     why_missing: dict[tuple[int, ...], str] = field(default_factory=dict[tuple[int, ...], str])
-    seen: set[tuple[object, ...]] = field(default_factory=set[tuple[object, ...]])
+    seen: dict[tuple[object, ...], EmittedKernel] = field(
+        default_factory=dict[tuple[object, ...], EmittedKernel]
+    )
     compiled: int = 0
 
     def run(self, groups: list[tuple[int, ...]] | None) -> Evidenced:
@@ -98,6 +102,12 @@ class _Replan(Struct):
                 ledger.name: self.why_missing[ledger.kernel.ops]
                 for ledger in best.kernels
                 if ledger.kernel.ops in self.why_missing
+            },
+            code={
+                ledger.name: self.seen[key]
+                for ledger in best.kernels
+                if ledger.price.modelled is not None
+                and (key := self._schedule_of(ledger)) in self.seen
             },
             compiled=self.compiled,
             changed=tuple(_changes(first, best)),
@@ -131,7 +141,7 @@ class _Replan(Struct):
             elif each.kernel is None:
                 self.why_missing[ledger.kernel.ops] = f"cannot be emitted: {each.missing}"
             elif self._schedule_of(ledger) not in self.seen:
-                self.seen.add(self._schedule_of(ledger))
+                self.seen[self._schedule_of(ledger)] = each.kernel
                 emitted.append((ledger, each.kernel))
         if emitted:
             self.step(f"compiling {len(emitted)} kernels ({self.compiled} so far)")
