@@ -31,8 +31,18 @@ from register_sweep import TABLE, Case, read
 FOLDS = 4
 IMMATERIAL = 16
 """Bytes a thread up to which a spill is none: ptxas parks a value or two of any kernel."""
-POOLING = 0.05
+POOLING = 0.3
 """What departing from the common weights costs, in relative error per share of the registers."""
+BEYOND = 1.25
+"""A kernel that spills needed more than its limit, but how much more its stack does not say: it
+counts copies, and ptxas gives up on some. At most so many times the limit is asked of the model."""
+TOO_HIGH = 0.3
+"""What asking for more than that costs, beside asking for less."""
+IN_REGISTERS = frozenset({"mma", "wgmma", "fma", "mfma"})
+"""Units whose accumulators are registers, one each at least; those of `tcgen05` lie in tensor
+memory."""
+FED_BY_REGISTERS = frozenset({"mma", "mfma"})
+"""Units that take operands from registers alone: one held whole in the kernel lies there."""
 Groups = dict[tuple[str, str], list["Row"]]
 
 
@@ -45,7 +55,7 @@ class Row(Struct):
     amounts: list[float]
     registers: int
     needed: float
-    """Registers, and beyond the limit what is spilled in words."""
+    """Registers, and beyond the limit what is spilled in words, up to `BEYOND`."""
     spills: bool
     predicted: int = 0
 
@@ -96,7 +106,7 @@ def rows() -> list[Row]:
             spilled > IMMATERIAL,
         )  # fmt: skip
         if row.spills:
-            row.needed = row.limit + stack / 4
+            row.needed = min(row.limit + stack / 4, BEYOND * row.limit)
         found.append(row)
     return found
 
@@ -119,23 +129,32 @@ def fit(given: list[Row]) -> dict[str, np.ndarray]:
     solver.addVars(size, np.zeros(size), np.full(size, infinity))
     for column in range(count, size):
         solver.changeColCost(column, POOLING * len(given) / len(archs) * share[column % count])
-    if len(archs) > 1:
-        for k in range(len(archs)):  # common + more − less ≥ 0
-            for j in range(count):
-                columns = np.array([j, *_own(k, j)], dtype=np.int32)
-                solver.addRow(0.0, infinity, 3, columns, np.array([1.0, 1.0, -1.0]))
+    for k in range(len(archs)):
+        for j in range(count):  # common + more − less ≥ 0
+            columns = np.array([j, *_own(k, j)], dtype=np.int32)
+            solver.addRow(0.0, infinity, 3, columns, np.array([1.0, 1.0, -1.0]))
+        if given[0].unit in IN_REGISTERS:
+            held, accumulators = AMOUNTS.index("held"), AMOUNTS.index("accumulators")
+            columns = np.array(
+                [held, *_own(k, held), accumulators, *_own(k, accumulators)], dtype=np.int32
+            )
+            solver.addRow(1.0, infinity, 6, columns, np.array([1.0, 1.0, -1.0] * 2))
+        if given[0].unit in FED_BY_REGISTERS:
+            made = AMOUNTS.index("made_whole")
+            columns = np.array([made, *_own(k, made)], dtype=np.int32)
+            solver.addRow(1.0, infinity, 3, columns, np.array([1.0, 1.0, -1.0]))
     for number, row in enumerate(given):
         solver.addVar(0.0, infinity)
         solver.changeColCost(size + number, 1 / row.needed)
         columns, values = [size + number], [1.0]
         for j in np.flatnonzero(row.amounts):
             more, less = _own(archs.index(row.device.arch), j)
-            columns += [j, more, less] if len(archs) > 1 else [j]
+            columns += [j, more, less]
             amount = row.amounts[j]
-            values += [amount, amount, -amount] if len(archs) > 1 else [amount]
+            values += [amount, amount, -amount]
         places = np.array(columns, dtype=np.int32)
         solver.addRow(row.needed, infinity, len(places), places, np.array(values))
-        values[0] = -1.0
+        values[0] = -1 / TOO_HIGH if row.spills else -1.0
         solver.addRow(-infinity, row.needed, len(places), places, np.array(values))
     solver.run()
     found = np.array(solver.getSolution().col_value[:size])

@@ -177,14 +177,19 @@ class Stream(Struct, frozen=True, kw_only=True):
     families: tuple[str, ...]
     least: int = 5
     """Binary logarithm of the fewest elements that a block's tile is let grow to."""
+    devices: tuple[str, ...] = DEVICES
+    dtypes: tuple[str, ...] = DTYPES
 
 
 STREAMS = (
     Stream(kernels=400, families=tuple(FAMILIES)),
     Stream(kernels=300, families=("gemm", "contractions", "gemm", "window"), least=11),
     Stream(kernels=160, families=("pointwise", "reduction", "norm")),
+    Stream(kernels=80, families=("gemm", "contractions"), least=12, devices=("h100-sxm", "b200")),
+    Stream(kernels=45, families=("gemm",), least=14, devices=("h100-sxm",), dtypes=DTYPES[:3]),
 )
-"""Everything, the products with tiles that matrix units like, and more without products."""
+"""Everything, the products with tiles that matrix units like, more without products, and more for
+the matrix units that one device of the list has: `wgmma`, `tcgen05`; epilogues of large tiles."""
 
 
 def cases(stream: Stream, seed: int) -> Iterator[Case]:
@@ -199,8 +204,10 @@ def cases(stream: Stream, seed: int) -> Iterator[Case]:
         for family in stream.families:
             sources = FAMILIES[family]
             source = sources[turn % len(sources)]
-            device = chance.choice(DEVICES)
-            found = _case(chance, family, source, chance.choice(DTYPES), device, stream.least)
+            device = chance.choice(stream.devices)
+            found = _case(
+                chance, family, source, chance.choice(stream.dtypes), device, stream.least
+            )
             if found is not None:
                 yield found
         turn += 1

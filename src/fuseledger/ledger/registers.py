@@ -44,9 +44,13 @@ AMOUNTS = (
     "base", "tensors", "shifted", "reduces", "special", "axes",
     "held", "stored", "words", "words_special", "words_across", "vectors",
     "live", "live_special", "tile", "root", "heavy", "few", "few_special",
-    "products", "fragments", "operand_words", "operand_vectors",
+    "products", "fragments", "operand_words", "operand_vectors", "made", "made_whole", "sides",
+    "accumulators", "wide", "beyond_held", "beyond_live", "beyond_live_special", "beyond_heavy",
 )  # fmt: skip
 """What the model adds up, in this order; see `_Weights` and `RegisterModel`."""
+FULL = 32.0
+"""Registers of a thread where an SM keeps all the threads it can (65,536 of 2,048 threads): up to
+there values hide behind what a thread needs anyway, beyond they add to it."""
 FEW = 8.0
 """Elements of a thread up to which every one of them costs what the first ones do."""
 
@@ -79,6 +83,9 @@ class Block(Struct):
     """Per product: rows and columns of its tile."""
     operands: list[tuple[int, int]]
     """Per operand that a product loads: elements of one step, and its place among the nest's."""
+    made: list[tuple[int, int, bool, float]]
+    """Per operand that is made in the kernel: its product, its side there (0: rows), whether it is
+    held whole, and the 32-bit words of what the matrix unit is given at once."""
     axes: int
     """Axes that are tiled by more than one element."""
 
@@ -129,11 +136,43 @@ class RegisterModel:
             for access, side in zip(nest.ops[i].reads[:2], sides, strict=True)
             if access.tensor in nest.external
         ]
+        self._made = [
+            self._made_operands(parts, contractions, owning=owning) for owning in (False, True)
+        ]
+        self._batch = frozenset(
+            name
+            for i, _, _ in contractions
+            for left, right in [nest.ops[i].reads[:2]]
+            for name in nest.ops[i].kept
+            if name in left.axes and name in right.axes
+        )
+        """Axes of both operands of a product: a block takes its tile of them one by one."""
         products = {i for i, _, _ in contractions}
         self._values = _Values(nest, parts, products, owning=True)
         self._parts, self._products = parts, products
         self._fits = _fits(fitted_arch(device.arch))
         self._weights: dict[tuple[str, bool], _Weights] = {}
+
+    def _made_operands(
+        self, parts: Parts, contractions: list[tuple[int, tuple[str, ...], tuple[str, ...]]],
+        *, owning: bool,
+    ) -> list[tuple[int, int, bool, Part, float]]:  # fmt: skip
+        """(product, side, whether it is held whole, its tile, words of an element) of operands that
+        the kernel makes."""
+        nest = self._nest
+        carried = nest.carried.values() if owning else ()
+        whole = frozenset[str]().union(*carried)  # a product takes at once what is held whole
+        found: list[tuple[int, int, bool, Part, float]] = []
+        for k, (i, *axes) in enumerate(contractions):
+            op = nest.ops[i]
+            for side, access in enumerate(op.reads[:2]):
+                if access.tensor in nest.external:
+                    continue
+                depth = tuple(name for name in op.sizes if name in op.reduces)
+                part = parts.part(i, (*axes[side], *depth), whole)
+                is_whole = not whole.isdisjoint(depth)
+                found.append((k, side, is_whole, part, _bits(nest, access.tensor) / 32))
+        return found
 
     @cached_property
     def _walking(self) -> _Values:
@@ -146,6 +185,9 @@ class RegisterModel:
         self, regions: Mapping[int, Mapping[str, int]], tiles: Mapping[str, int], *, owning: bool
     ) -> Block:
         """What a block holds; `owning`, where carried tensors are held and not walked twice."""
+        if any(tiles.get(name, 1) > 1 for name in self._batch):
+            ones = dict.fromkeys(self._batch, 1)
+            regions = {i: {**region, **ones} for i, region in regions.items()}
         sizes = (self._values if owning else self._walking).sizes(regions)
         sides: list[tuple[int, int]] = []
         operands: list[tuple[int, int]] = []
@@ -153,10 +195,13 @@ class RegisterModel:
             sides.append((_side(rows, regions), _side(columns, regions)))
         for k, each in enumerate(self._operands):
             operands.append((_side(each.side, regions) * each.step, k))
+        made: list[tuple[int, int, bool, float]] = []
+        for k, side, is_whole, part, words in self._made[owning]:
+            made.append((k, side, is_whole, words * part.elements(regions[part.position])))
         axes = 0
         for name in self._tiled:
             axes += tiles.get(name, 1) > 1
-        return Block(sizes, sides, operands, axes)
+        return Block(sizes, sides, operands, made, axes)
 
     def needed(self, block: Block, warps: int, *, owning: bool) -> int:
         """Registers that a thread would use if there were no limit."""
@@ -180,16 +225,32 @@ class RegisterModel:
         threads = warps * WARP_THREADS
         each = [size / threads if size > threads else 1.0 for size in block.sizes]
         tile = max(each)
+        accumulators = max([r * c for r, c in block.sides]) / threads if block.sides else 0.0
         found = weights.fixed + weights.axes * block.axes + weights.tile * tile
+        found += weights.accumulators * accumulators
         found += weights.root * sqrt(tile) + weights.few * (tile if tile < FEW else FEW)
         for weight, elements in zip(weights.parts, each, strict=True):
             found += weight * elements
-        if weights.live:
-            found += weights.live * max(
-                [sum([each[k] for k in together]) for together in weights.together]
-            )
+        if weights.live or weights.beyond_live:
+            live = max([sum([each[k] for k in together]) for together in weights.together])
+            found += weights.live * live
+            free = FULL + accumulators
+            if live > free:
+                found += weights.beyond_live * (live - free)
+        if weights.beyond_held:
+            held = sum([each[k] for k in weights.held])
+            if held > FULL:
+                found += weights.beyond_held * (held - FULL)
+        if weights.heavy * tile > FULL:
+            found += weights.beyond_heavy * (weights.heavy * tile - FULL)
         for rows, columns in block.sides:
             found += weights.fragments * sqrt(rows * columns / warps)
+            along = warps_of_rows(rows, columns, warps)
+            found += weights.sides * (rows / along + columns * along / warps)
+        for k, side, is_whole, words in block.made:
+            along = warps_of_rows(*block.sides[k], warps)
+            each_word = weights.made_whole if is_whole else weights.made
+            found += each_word * words / (WARP_THREADS * (warps / along if side else along))
         for elements, k in block.operands:
             found += weights.operands[k] * (elements / threads if elements > threads else 1.0)
         return found
@@ -216,10 +277,26 @@ class _Weights(Struct, frozen=True):
     parts: tuple[float, ...]
     live: float
     """Of the values that are live at once."""
+    beyond_live: float
+    """Of those beyond `FULL` and what the accumulators take in the loop before."""
     together: tuple[tuple[int, ...], ...]
+    held: tuple[int, ...]
+    beyond_held: float
+    """Of accumulators and owned tensors beyond `FULL`."""
+    heavy: float
+    """√(FLOPs) of a point of the largest tile, and what its temporaries beyond `FULL` cost."""
+    beyond_heavy: float
     fragments: float
     """Of √(tile of a product / warps): an operand's rows and columns at the matrix unit."""
     operands: tuple[float, ...]
+    accumulators: float
+    """Of the largest product's, beside what `held` says of them."""
+    made: float
+    """Of the words of operands made in the kernel: every warp has all of its rows or columns."""
+    made_whole: float
+    """The same where the operand is held whole."""
+    sides: float
+    """Of a warp's rows and columns."""
 
     @staticmethod
     def of(values: _Values, operands: list[_Operand], fit: Sequence[float]) -> _Weights:
@@ -243,17 +320,26 @@ class _Weights(Struct, frozen=True):
             + cost["special"] * special
             + cost["products"] * values.products,
             axes=cost["axes"],
-            tile=cost["tile"] + cost["heavy"] * values.heavy,
+            tile=cost["tile"] + cost["heavy"] * values.heavy + cost["wide"] * values.wide,
             root=cost["root"],
             few=cost["few_special" if special else "few"],
             parts=tuple(parts),
             live=cost["live_special" if special else "live"],
+            beyond_live=cost["beyond_live_special" if special else "beyond_live"],
             together=values.together,
+            held=tuple(values.held),
+            beyond_held=cost["beyond_held"],
+            heavy=values.heavy,
+            beyond_heavy=cost["beyond_heavy"],
             fragments=cost["fragments"],
             operands=tuple(
                 cost["operand_words"] * each.words + cost["operand_vectors"] * each.vectors
                 for each in operands
             ),
+            accumulators=cost["accumulators"],
+            made=cost["made"],
+            made_whole=cost["made_whole"],
+            sides=cost["sides"],
         )
 
 
@@ -286,6 +372,8 @@ class _Values:
         """Whether a point takes a special function: its value is then kept in fp32."""
         self.heavy = sqrt(max([work(op.body)[0] for op in ops if op.body is not None], default=0))
         """√(FLOPs of a point's longest body): temporaries of elements that are computed at once."""
+        self.wide = any(_bits(nest, name) >= 32 for name in nest.external)
+        """Whether something read fills registers as it is: nothing is packed by twos."""
         carried = nest.carried if owning else {}
         place: dict[str, int] = {}
         for i, op in nest.ops.items():
@@ -426,6 +514,18 @@ def _is_special(op: Op) -> bool:
     return op.body is not None and any(
         isinstance(each, Call) and FUNCTIONS[each.function].special for each in walk(op.body)
     )
+
+
+def warps_of_rows(rows: int, columns: int, warps: int) -> int:
+    """Warps side by side along the rows of a product: as Triton deals a tile of `mma` to them, in
+    turns to the side with more left (`warpsPerTileV2` of its TritonGPU dialect)."""
+    along = across = 1
+    while along * across < warps:
+        if rows * across >= columns * along and along * 16 < rows:
+            along *= 2
+        else:
+            across *= 2
+    return along
 
 
 def product_unit(arch: str, dtype: str, rows: int, columns: int, warps: int) -> str:
