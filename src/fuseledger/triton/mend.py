@@ -6,8 +6,6 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-from msgspec.structs import replace
-
 
 def mend_interpreter() -> None:
     """Change the interpreter of this process."""
@@ -78,7 +76,8 @@ def _quicken() -> None:
     """
     interpreter: Any = import_module("triton.runtime.interpreter")
     builder = interpreter.interpreter_builder
-    builder.options = replace(builder.options, sanitize_overflow=False)
+    options = {**vars(builder.options), "sanitize_overflow": False}
+    builder.options = type(builder.options)(**options)
     whole, of_scalar = interpreter._get_np_dtype, cache(interpreter._get_np_dtype)
 
     def numpy_dtype(kind: Any) -> Any:
