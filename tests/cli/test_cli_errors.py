@@ -66,7 +66,7 @@ def test_a_mistake_is_one_line_unless_it_shows_the_place(
 
 
 def _fail(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise error
 
     monkeypatch.setattr("fuseledger.cli.plan.plan_source", fail)
