@@ -7,10 +7,11 @@ import pytest
 
 from fuseledger.devices import load as load_device
 from fuseledger.frontends.source import load
+from fuseledger.ledger.matrix_units import product_unit, warps_of_rows
 from fuseledger.ledger.nest import analyse
 from fuseledger.ledger.price import Price
 from fuseledger.ledger.pricer import Pricer
-from fuseledger.ledger.registers import AMOUNTS, fitted_arch, product_unit, warps_of_rows
+from fuseledger.ledger.registers import AMOUNTS, fitted_arch
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 CHAIN = "gemm(4096,4096,4096) + bias + gelu + residual"

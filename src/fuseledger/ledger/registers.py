@@ -8,37 +8,26 @@ is fitted per kind of compiler on the sweep of `benchmarks/register_sweep.py`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from functools import cache, cached_property
 from math import prod, sqrt
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 from msgspec import Struct
 
 from fuseledger.devices import Device
-from fuseledger.graph.op import Access, Op
-from fuseledger.graph.scalar import FUNCTIONS, Call, walk, work
-from fuseledger.graph.tensor import DTYPE_BITS
+from fuseledger.graph.op import Access
+from fuseledger.ledger.live_values import Part, Parts, Values, bits_of, load_of
+from fuseledger.ledger.matrix_units import SIDE, WHOLE_DEPTH, product_unit, warps_of_rows
 from fuseledger.ledger.nest import Nest
 from fuseledger.ledger.price import WARP_THREADS
 
 FIT = Path(__file__).parent / "register_fit.json"
 LEAST = 8
 """Fewest registers a kernel is given."""
-VECTOR_BITS = 128
-"""The widest load of a thread."""
-LOOP_LANES = 1024
-"""Elements that a loop of a kernel without products walks at once, where there are so many."""
 STEP_BITS = 512
 """Along the reduced axis, what one step of a product loads of each row."""
-WHOLE_DEPTH = 128
-"""Up to so many reduced points, a product inside another's loop takes them at once."""
-TAPS = 64
-"""Up to so many reduced points that no tensor holds side by side are walked one by one."""
-SIDE = 16
-"""Least side of a matrix product's tile."""
 
 AMOUNTS = (
     "base", "tensors", "shifted", "reduces", "special", "axes",
@@ -55,25 +44,6 @@ FEW = 8.0
 """Elements of a thread up to which every one of them costs what the first ones do."""
 
 
-class Part(Protocol):
-    """A part of a tensor in a block: see `footprint.py`."""
-
-    position: int
-    looped: tuple[str, ...]
-
-    def elements(self, region: Mapping[str, int]) -> int:
-        """Elements of it in a block."""
-        ...
-
-
-class Parts(Protocol):
-    """Makes parts of the tensors of one nest."""
-
-    def part(self, position: int, axes: tuple[str, ...], whole: frozenset[str]) -> Part:
-        """The part along `axes` of what an op works on, held whole along `whole`."""
-        ...
-
-
 class Block(Struct):
     """What a block holds under one schedule, before it is dealt to threads."""
 
@@ -88,18 +58,6 @@ class Block(Struct):
     held whole, and the 32-bit words of what the matrix unit is given at once."""
     axes: int
     """Axes that are tiled by more than one element."""
-
-
-class _Load(Struct, frozen=True):
-    """One read of an external tensor: what an element of it takes in a thread's registers."""
-
-    part: int
-    words: float
-    """32-bit registers of its value: packed where neighbours are loaded together."""
-    vectors: float
-    """Loads, each of which has an address."""
-    across: float
-    """The words again, where they lie across the reduced axis: a thread sums several columns."""
 
 
 class _Operand(Struct, frozen=True):
@@ -148,7 +106,7 @@ class RegisterModel:
         )
         """Axes of both operands of a product: a block takes its tile of them one by one."""
         products = {i for i, _, _ in contractions}
-        self._values = _Values(nest, parts, products, owning=True)
+        self._values = Values(nest, parts, products, owning=True)
         self._parts, self._products = parts, products
         self._fits = _fits(fitted_arch(device.arch))
         self._weights: dict[tuple[str, bool], _Weights] = {}
@@ -171,15 +129,15 @@ class RegisterModel:
                 depth = tuple(name for name in op.sizes if name in op.reduces)
                 part = parts.part(i, (*axes[side], *depth), whole)
                 is_whole = not whole.isdisjoint(depth)
-                found.append((k, side, is_whole, part, _bits(nest, access.tensor) / 32))
+                found.append((k, side, is_whole, part, bits_of(nest, access.tensor) / 32))
         return found
 
     @cached_property
-    def _walking(self) -> _Values:
+    def _walking(self) -> Values:
         """The values where carried tensors are walked twice and not held."""
         if not self._nest.carried:
             return self._values
-        return _Values(self._nest, self._parts, self._products, owning=False)
+        return Values(self._nest, self._parts, self._products, owning=False)
 
     def block(
         self, regions: Mapping[int, Mapping[str, int]], tiles: Mapping[str, int], *, owning: bool
@@ -299,7 +257,7 @@ class _Weights(Struct, frozen=True):
     """Of a warp's rows and columns."""
 
     @staticmethod
-    def of(values: _Values, operands: list[_Operand], fit: Sequence[float]) -> _Weights:
+    def of(values: Values, operands: list[_Operand], fit: Sequence[float]) -> _Weights:
         """The weights of a nest's values."""
         cost = dict(zip(AMOUNTS, fit, strict=True))
         reduces, special = values.reduces, values.special
@@ -343,163 +301,20 @@ class _Weights(Struct, frozen=True):
         )
 
 
-class _Values:
-    """The values of a nest's kernels as tiles: parts, and what each is to a thread."""
-
-    def __init__(self, nest: Nest, parts: Parts, products: Set[int], *, owning: bool) -> None:
-        self.products = len(products)
-        self.parts: list[Part] = []
-        self._places: dict[int, int] = {}
-        self.held: list[int] = []
-        """Accumulators, and tensors that are owned whole."""
-        self.stored: list[tuple[int, float]] = []
-        """Results that are written, with the words of an element."""
-        self.loads: list[_Load] = []
-        self.together: tuple[tuple[int, ...], ...] = ()
-        """Values that are live at once, for each op at which they might be the most."""
-        ops = nest.ops.values()
-        self.tensors = len(nest.external) + len(nest.outputs)
-        self.shifted = sum(x.axis is None for op in ops for read in op.reads for x in read.index)
-        self.reduces = any(op.combine is not None and not op.is_contraction for op in ops)
-        reduced = frozenset[str]().union(*(op.reduces for op in ops))
-        tiles = any(
-            op.combine is None and op.writes[0].tensor in nest.outputs and reduced & set(op.sizes)
-            for op in ops
-        )
-        self.kind = ("norm" if tiles else "reduce") if self.reduces else "stream"
-        """Without products: pointwise; results of reductions alone; or both."""
-        self.special = any(_is_special(op) for op in ops)
-        """Whether a point takes a special function: its value is then kept in fp32."""
-        self.heavy = sqrt(max([work(op.body)[0] for op in ops if op.body is not None], default=0))
-        """√(FLOPs of a point's longest body): temporaries of elements that are computed at once."""
-        self.wide = any(_bits(nest, name) >= 32 for name in nest.external)
-        """Whether something read fills registers as it is: nothing is packed by twos."""
-        carried = nest.carried if owning else {}
-        place: dict[str, int] = {}
-        for i, op in nest.ops.items():
-            accumulates = op.combine is not None and not op.scans
-            for write in op.writes:
-                whole = carried.get(write.tensor, _NONE)
-                through = nest.held_through.get(write.tensor, _NONE)
-                k = place[write.tensor] = self._add(parts.part(i, op.kept, whole | through))
-                if whole or through or accumulates:
-                    self.held.append(k)
-                if write.tensor in nest.outputs:
-                    self.stored.append((k, _bits(nest, write.tensor) / 32))
-        for name, reads in nest.external.items():
-            whole = carried.get(name, _NONE)
-            seen: set[int] = set()
-            for i, access in reads:
-                if i in products and _is_operand(nest, i, access):
-                    continue
-                part = parts.part(i, access.axes, whole)
-                k = self._add(_Taps(part, nest.ops[i], access) if _walks_taps(nest, i) else part)
-                if k not in seen:
-                    seen.add(k)
-                    place.setdefault(name, k)
-                    words, vectors = _load_of(nest, access)
-                    op = nest.ops[i]
-                    across = bool(op.reduces) and not op.reduces & set(access.axes[-1:])
-                    self.loads.append(_Load(k, words, vectors, words * across))
-            if whole and seen:
-                self.held.append(place[name])
-        self._live(nest, products, place)
-
-    def sizes(self, regions: Mapping[int, Mapping[str, int]]) -> list[int]:
-        """Elements of every part in a block, as compilers of tiles round them up."""
-        found: list[int] = []
-        for part in self.parts:
-            region = regions[part.position]
-            elements = part.elements(region)
-            if not self.products and part.looped and elements < LOOP_LANES:
-                looped = prod([region[n] for n in part.looped])
-                elements = min(LOOP_LANES, elements // max(1, min(_LOOP_POINTS, looped)) * looped)
-            found.append(1 << (elements - 1).bit_length())
-        return found
-
-    def _add(self, part: Part) -> int:
-        k = self._places.setdefault(id(part), len(self.parts))
-        if k == len(self.parts):
-            self.parts.append(part)
-        return k
-
-    def _live(self, nest: Nest, products: Set[int], place: dict[str, int]) -> None:
-        last = {read.tensor: i for i, op in nest.ops.items() for read in op.reads}
-        live: set[str] = set()
-        found: list[frozenset[str]] = []
-        for i, op in nest.ops.items():
-            for read in op.reads:
-                if not (i in products and _is_operand(nest, i, read)):
-                    live.add(read.tensor)
-            live.update([write.tensor for write in op.writes])
-            now = frozenset(live)
-            if not any(now <= other for other in found):
-                found = [other for other in found if not other <= now] + [now]
-            live = {name for name in live if last.get(name, -1) > i}
-        self.together = tuple(tuple(sorted([place[n] for n in names])) for names in found)
-
-
-class _Taps:
-    """What a reduction reads tap by tap: compilers unroll the taps and load them all at once."""
-
-    def __init__(self, part: Part, op: Op, access: Access) -> None:
-        self.position = part.position
-        self.looped: tuple[str, ...] = ()
-        self._kept = tuple(name for name in access.axes if name not in op.reduces)
-        self._taps = prod(op.sizes[name] for name in access.axes if name in op.reduces)
-
-    def elements(self, region: Mapping[str, int]) -> int:
-        """Elements of it in a block."""
-        return prod([region[name] for name in self._kept]) * self._taps
-
-
 _NONE: frozenset[str] = frozenset()
-_LOOP_POINTS = 64
-"""What `Part.elements` counts of in-block loops, `footprint.LOOP_POINTS`."""
-
-
-def _walks_taps(nest: Nest, position: int) -> bool:
-    op = nest.ops[position]
-    if op.combine is None or op.is_contraction or op.scans:
-        return False
-    if prod(op.sizes[name] for name in op.reduces) > TAPS:
-        return False
-    for access in op.reads:
-        if access.index and access.tensor in nest.external:
-            terms = access.index[-1].terms
-            if len(terms) == 1 and terms[0][0] in op.reduces:
-                return False
-    return True
-
-
-def _bits(nest: Nest, tensor: str) -> int:
-    return DTYPE_BITS[nest.graph.tensors[tensor].dtype]
 
 
 def _dtype(nest: Nest, tensor: str) -> str:
     return nest.graph.tensors[tensor].dtype
 
 
-def _is_operand(nest: Nest, position: int, access: Access) -> bool:
-    """Whether a product loads the tensor step by step."""
-    return access.tensor in nest.external and access in nest.ops[position].reads[:2]
-
-
-def _load_of(nest: Nest, access: Access) -> tuple[float, float]:
-    """(words, vectors) of an element: neighbours in memory share a load, others have their own."""
-    bits = _bits(nest, access.tensor)
-    if not access.index or (access.index[-1].axis is not None and access.fill is None):
-        return bits / 32, bits / VECTOR_BITS
-    return max(1.0, bits / 32), 1.0
-
-
 def _operand(nest: Nest, position: int, access: Access, side: Part, *, is_nested: bool) -> _Operand:
     op = nest.ops[position]
     depth = prod(op.sizes[name] for name in op.reduces)
-    step = STEP_BITS // _bits(nest, access.tensor)
+    step = STEP_BITS // bits_of(nest, access.tensor)
     if is_nested and depth <= WHOLE_DEPTH:
         step = depth
-    words, vectors = _load_of(nest, access)
+    words, vectors = load_of(nest, access)
     if access.index[-1].axis in op.reduces and len(op.reduces) > 1:  # flattened: short runs
         words, vectors = max(1.0, words), 1.0
     return _Operand(side, max(SIDE, min(depth, step)), words, vectors)
@@ -507,41 +322,6 @@ def _operand(nest: Nest, position: int, access: Access, side: Part, *, is_nested
 
 def _side(part: Part, regions: Mapping[int, Mapping[str, int]]) -> int:
     return max(SIDE, 1 << (part.elements(regions[part.position]) - 1).bit_length())
-
-
-def _is_special(op: Op) -> bool:
-    """Whether a point takes a special function."""
-    return op.body is not None and any(
-        isinstance(each, Call) and FUNCTIONS[each.function].special for each in walk(op.body)
-    )
-
-
-def warps_of_rows(rows: int, columns: int, warps: int) -> int:
-    """Warps side by side along the rows of a product: as Triton deals a tile of `mma` to them, in
-    turns to the side with more left (`warpsPerTileV2` of its TritonGPU dialect)."""
-    along = across = 1
-    while along * across < warps:
-        if rows * across >= columns * along and along * 16 < rows:
-            along *= 2
-        else:
-            across *= 2
-    return along
-
-
-def product_unit(arch: str, dtype: str, rows: int, columns: int, warps: int) -> str:
-    """What multiplies a tile: `wgmma` and `tcgen05` where Triton uses them, `mma` otherwise.
-
-    fp32 operands are multiplied on the lanes on NVIDIA (`fma`), on matrix cores on AMD.
-    """
-    if arch.startswith("gfx"):
-        return "mfma"
-    if dtype in ("fp32", "fp64"):
-        return "fma"
-    if arch.startswith("sm_90") and rows >= 64 and warps >= 4:
-        return "wgmma"
-    if arch.startswith("sm_10") and rows >= 64 and columns >= SIDE and warps <= 8:
-        return "tcgen05"
-    return "mma"
 
 
 def fitted_arch(arch: str) -> str:

@@ -17,8 +17,9 @@ from msgspec import Struct
 from fuseledger.graph.op import Access, Op
 from fuseledger.graph.tensor import DTYPE_BITS
 from fuseledger.ledger.account import format_kib
+from fuseledger.ledger.live_values import LOOP_LANES, Part, Parts
+from fuseledger.ledger.matrix_units import SIDE, WHOLE_DEPTH, product_unit
 from fuseledger.ledger.nest import Nest
-from fuseledger.ledger.registers import LOOP_LANES, SIDE, WHOLE_DEPTH, Part, Parts, product_unit
 
 STEP_BYTES = 64
 """Bytes along the reduced axis that one step of a product loads of each row."""

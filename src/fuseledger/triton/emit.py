@@ -21,9 +21,9 @@ from fuseledger.graph.scalar import Read
 from fuseledger.graph.tensor import Tensor
 from fuseledger.graph.view import View
 from fuseledger.ledger.kernel import AxisSchedule, Kernel, Schedule
+from fuseledger.ledger.matrix_units import WHOLE_DEPTH
 from fuseledger.ledger.nest import Nest, analyse
 from fuseledger.ledger.online import online_variant
-from fuseledger.ledger.registers import WHOLE_DEPTH
 from fuseledger.planner.side_by_side import parts_of
 from fuseledger.triton.dependence import above
 from fuseledger.triton.emit_body import Writer, identity

@@ -18,8 +18,8 @@ from fuseledger.graph.axis import Index
 from fuseledger.graph.op import Access, Op
 from fuseledger.graph.scalar import Read
 from fuseledger.graph.tensor import Tensor, is_float
+from fuseledger.ledger.matrix_units import WHOLE_DEPTH
 from fuseledger.ledger.nest import Nest
-from fuseledger.ledger.registers import WHOLE_DEPTH
 from fuseledger.triton.emit_expression import expression
 from fuseledger.triton.emit_fold import fold
 from fuseledger.triton.emit_moved import moved_result

@@ -76,7 +76,7 @@ def _quicken() -> None:
     """
     interpreter: Any = import_module("triton.runtime.interpreter")
     builder = interpreter.interpreter_builder
-    options = {**vars(builder.options), "sanitize_overflow": False}
+    options: dict[str, Any] = {**vars(builder.options), "sanitize_overflow": False}
     builder.options = type(builder.options)(**options)
     whole, of_scalar = interpreter._get_np_dtype, cache(interpreter._get_np_dtype)
 

@@ -17,7 +17,7 @@ from fuseledger.graph.op import Access, Op
 from fuseledger.graph.resize import part_of, resized
 from fuseledger.graph.validate import validate
 from fuseledger.ledger.kernel import AxisSchedule, Kernel
-from fuseledger.ledger.registers import WHOLE_DEPTH
+from fuseledger.ledger.matrix_units import WHOLE_DEPTH
 from fuseledger.triton.emit_reduce import TAPS
 from fuseledger.triton.partials import split_tile
 from fuseledger.triton.seams import Seams, moved_seams, part_length, with_seams
