@@ -31,10 +31,10 @@ from fuseledger.errors import CannotEmit
 from fuseledger.frontends.source import load
 from fuseledger.graph.graph import Graph
 from fuseledger.ledger.kernel import Kernel
+from fuseledger.ledger.live_values import LOOP_POINTS
 from fuseledger.ledger.nest import Nest, analyse
 from fuseledger.ledger.online import online_variant
 from fuseledger.ledger.pricer import Pricer
-from fuseledger.ledger.staging import LOOP_POINTS
 from fuseledger.ledger.tiles import TileLimits
 from fuseledger.planner.schedules import Choice, ScheduleSearch, components
 from fuseledger.triton.compile import compile_kernels, compiler_version, target_of

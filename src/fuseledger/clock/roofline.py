@@ -13,11 +13,10 @@ from __future__ import annotations
 
 from functools import cached_property
 from math import prod
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from msgspec import Struct
 
-from fuseledger.clock.convolution import ConvolutionRate, convolution_rate
 from fuseledger.clock.residency import resident_shares
 from fuseledger.clock.time import GENERATED, Time
 from fuseledger.devices import Device, LaunchMode
@@ -26,6 +25,9 @@ from fuseledger.ledger.convolution import Convolution
 from fuseledger.ledger.footprint import ACCUMULATOR_BYTES
 from fuseledger.ledger.library_calls import ATTENTION_TILE
 from fuseledger.ledger.price import WARP_THREADS, Price
+
+if TYPE_CHECKING:
+    from fuseledger.clock.convolution import ConvolutionRate
 
 WAVE_LATENCY_SHARE = 0.1
 """Of a block's latency, what each wave after the first adds: blocks that end let others start, so
@@ -219,6 +221,8 @@ class Roofline(Struct, frozen=True, dict=True):
         if shape is None or self.device.vendor != "nvidia":
             return None
         if shape not in self._known_rates:
+            from fuseledger.clock.convolution import convolution_rate
+
             self._known_rates[shape] = convolution_rate(shape, self.device)
         return self._known_rates[shape]
 

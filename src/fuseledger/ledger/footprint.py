@@ -15,10 +15,11 @@ from msgspec import Struct
 from fuseledger.devices import Device
 from fuseledger.graph.tensor import DTYPE_BITS
 from fuseledger.ledger.compiled import Figures, Known, schedule_key, use_compiled
+from fuseledger.ledger.live_values import LOOP_POINTS
 from fuseledger.ledger.nest import Nest
 from fuseledger.ledger.price import WARP_THREADS, Held, Price
 from fuseledger.ledger.registers import RegisterModel
-from fuseledger.ledger.staging import LOOP_POINTS, Staging
+from fuseledger.ledger.staging import Staging
 
 ACCUMULATOR_BYTES = 4
 """Reductions accumulate in fp32."""

@@ -11,10 +11,14 @@ from msgspec import Struct
 from fuseledger.graph.op import Access, Op
 from fuseledger.graph.scalar import FUNCTIONS, Call, walk, work
 from fuseledger.graph.tensor import DTYPE_BITS
+from fuseledger.ledger.matrix_units import SIDE
 from fuseledger.ledger.nest import Nest
 
 VECTOR_BITS = 128
 """The widest load of a thread."""
+LOOP_POINTS = 64
+"""Points of the in-block loops that a block works on at once, where nothing must be whole and no
+product takes fewer."""
 LOOP_LANES = 1024
 """Elements that a loop of a kernel without products walks at once, where there are so many."""
 TAPS = 64
@@ -122,7 +126,7 @@ class Values:
             elements = part.elements(region)
             if not self.products and part.looped and elements < LOOP_LANES:
                 looped = prod([region[n] for n in part.looped])
-                elements = min(LOOP_LANES, elements // max(1, min(_LOOP_POINTS, looped)) * looped)
+                elements = min(LOOP_LANES, elements // max(1, min(LOOP_POINTS, looped)) * looped)
             found.append(1 << (elements - 1).bit_length())
         return found
 
@@ -163,8 +167,6 @@ class _Taps:
 
 
 _NONE: frozenset[str] = frozenset()
-_LOOP_POINTS = 64
-"""What `Part.elements` counts of in-block loops, `footprint.LOOP_POINTS`."""
 
 
 def _walks_taps(nest: Nest, position: int) -> bool:
@@ -179,6 +181,11 @@ def _walks_taps(nest: Nest, position: int) -> bool:
             if len(terms) == 1 and terms[0][0] in op.reduces:
                 return False
     return True
+
+
+def side_of(part: Part, regions: Mapping[int, Mapping[str, int]]) -> int:
+    """Elements of one side of a product's tile, as compilers of tiles round it up."""
+    return max(SIDE, 1 << (part.elements(regions[part.position]) - 1).bit_length())
 
 
 def bits_of(nest: Nest, tensor: str) -> int:

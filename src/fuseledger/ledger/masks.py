@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import inf
 
 from fuseledger.graph.op import Op
 from fuseledger.graph.scalar import Call, Const, Coord, Expr
 from fuseledger.ledger.nest import Nest
 
-_AT_MOST = {"le": 0, "lt": -1}
-_AT_LEAST = {"ge": 0, "gt": -1}
+_COMPARED = {"le": 0, "lt": -1, "ge": 0, "gt": -1}
+"""Comparison → what it allows beyond equality of whole numbers."""
 
 
 def unmasked_share(nest: Nest, tile: int) -> float:
@@ -17,10 +18,9 @@ def unmasked_share(nest: Nest, tile: int) -> float:
     hide whole; 1 without a mask by position."""
     walked = {name for op in nest.ops.values() if op.combine == "max_sumexp" for name in op.reduces}
     for op in nest.ops.values():
-        bound = _bound(op)
-        if bound is not None and bound[0] in walked:
-            column, row, ahead = bound
-            return _share(op.sizes[row], op.sizes[column], ahead, tile)
+        for column, row, ahead in _bounds(op):
+            if column in walked:
+                return _share(op.sizes[row], op.sizes[column], ahead, tile)
     return 1.0
 
 
@@ -34,29 +34,24 @@ def _share(rows: int, columns: int, ahead: int, tile: int) -> float:
     return kept / max(1, rows * columns)
 
 
-def _bound(op: Op) -> tuple[str, str, int] | None:
+def _bounds(op: Op) -> Iterator[tuple[str, str, int]]:
     """(column, row, ahead) of a body that is −inf unless column ≤ row + ahead."""
     body = op.body
-    if not (isinstance(body, Call) and body.function == "where" and body.args[2] == Const(-inf)):
-        return None
-    return _compared(body.args[0])
+    if isinstance(body, Call) and body.function == "where" and body.args[2] == Const(-inf):
+        yield from _compared(body.args[0])
 
 
-def _compared(condition: Expr) -> tuple[str, str, int] | None:
+def _compared(condition: Expr) -> Iterator[tuple[str, str, int]]:
     if not isinstance(condition, Call):
-        return None
+        return
     if condition.function == "and":
-        return next(filter(None, map(_compared, condition.args)), None)
-    small, large = condition.args[:1], condition.args[1:]
-    if condition.function in _AT_LEAST:
-        small, large = large, small
-    elif condition.function not in _AT_MOST:
-        return None
-    strict = (_AT_MOST | _AT_LEAST)[condition.function]
-    column, row = _place(small[0]), _place(large[0])
-    if column is None or row is None:
-        return None
-    return column[0], row[0], row[1] - column[1] + strict
+        for each in condition.args:
+            yield from _compared(each)
+    elif condition.function in _COMPARED:
+        strict, places = _COMPARED[condition.function], [_place(each) for each in condition.args]
+        small, large = places if condition.function in ("le", "lt") else reversed(places)
+        if small is not None and large is not None:
+            yield small[0], large[0], large[1] - small[1] + strict
 
 
 def _place(expr: Expr) -> tuple[str, int] | None:

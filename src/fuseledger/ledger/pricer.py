@@ -17,11 +17,11 @@ from fuseledger.ledger.compiled import Known
 from fuseledger.ledger.footprint import ACCUMULATOR_BYTES, Footprint
 from fuseledger.ledger.kernel import Merge
 from fuseledger.ledger.library_calls import library_calls
+from fuseledger.ledger.live_values import LOOP_POINTS
 from fuseledger.ledger.nest import Edge, Nest, cone, last_walk, rewalked
 from fuseledger.ledger.online import special_saved
 from fuseledger.ledger.points import coordinates
 from fuseledger.ledger.price import Price, external_bytes
-from fuseledger.ledger.staging import LOOP_POINTS
 from fuseledger.ledger.tiled import Bound, Grouped, TiledLoads
 
 FOLD_SHARE = 0.1

@@ -18,16 +18,15 @@ from msgspec import Struct
 
 from fuseledger.devices import Device
 from fuseledger.graph.op import Access
-from fuseledger.ledger.live_values import Part, Parts, Values, bits_of, load_of
+from fuseledger.ledger.live_values import Part, Parts, Values, bits_of, load_of, side_of
 from fuseledger.ledger.matrix_units import SIDE, WHOLE_DEPTH, product_unit, warps_of_rows
 from fuseledger.ledger.nest import Nest
 from fuseledger.ledger.price import WARP_THREADS
+from fuseledger.ledger.staging import STEP_BYTES
 
 FIT = Path(__file__).parent / "register_fit.json"
 LEAST = 8
 """Fewest registers a kernel is given."""
-STEP_BITS = 512
-"""Along the reduced axis, what one step of a product loads of each row."""
 
 AMOUNTS = (
     "base", "tensors", "shifted", "reduces", "special", "axes",
@@ -150,9 +149,9 @@ class RegisterModel:
         sides: list[tuple[int, int]] = []
         operands: list[tuple[int, int]] = []
         for rows, columns in self._sides:
-            sides.append((_side(rows, regions), _side(columns, regions)))
+            sides.append((side_of(rows, regions), side_of(columns, regions)))
         for k, each in enumerate(self._operands):
-            operands.append((_side(each.side, regions) * each.step, k))
+            operands.append((side_of(each.side, regions) * each.step, k))
         made: list[tuple[int, int, bool, float]] = []
         for k, side, is_whole, part, words in self._made[owning]:
             made.append((k, side, is_whole, words * part.elements(regions[part.position])))
@@ -311,17 +310,13 @@ def _dtype(nest: Nest, tensor: str) -> str:
 def _operand(nest: Nest, position: int, access: Access, side: Part, *, is_nested: bool) -> _Operand:
     op = nest.ops[position]
     depth = prod(op.sizes[name] for name in op.reduces)
-    step = STEP_BITS // bits_of(nest, access.tensor)
+    step = 8 * STEP_BYTES // bits_of(nest, access.tensor)
     if is_nested and depth <= WHOLE_DEPTH:
         step = depth
     words, vectors = load_of(nest, access)
     if access.index[-1].axis in op.reduces and len(op.reduces) > 1:  # flattened: short runs
         words, vectors = max(1.0, words), 1.0
     return _Operand(side, max(SIDE, min(depth, step)), words, vectors)
-
-
-def _side(part: Part, regions: Mapping[int, Mapping[str, int]]) -> int:
-    return max(SIDE, 1 << (part.elements(regions[part.position]) - 1).bit_length())
 
 
 def fitted_arch(arch: str) -> str:

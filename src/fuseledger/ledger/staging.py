@@ -15,17 +15,13 @@ from typing import Literal
 from msgspec import Struct
 
 from fuseledger.graph.op import Access, Op
-from fuseledger.graph.tensor import DTYPE_BITS
 from fuseledger.ledger.account import format_kib
-from fuseledger.ledger.live_values import LOOP_LANES, Part, Parts
+from fuseledger.ledger.live_values import LOOP_LANES, LOOP_POINTS, Part, Parts, bits_of, side_of
 from fuseledger.ledger.matrix_units import SIDE, WHOLE_DEPTH, product_unit
 from fuseledger.ledger.nest import Nest
 
 STEP_BYTES = 64
 """Bytes along the reduced axis that one step of a product loads of each row."""
-LOOP_POINTS = 64
-"""Points of the in-block loops that a block works on at once, where nothing must be whole and no
-product takes fewer."""
 READS_SHARED = ("wgmma", "tcgen05")
 """Matrix units that read their operands from shared memory, asynchronously."""
 
@@ -102,7 +98,7 @@ class Staging:
             for access, side in zip(nest.ops[i].reads[:2], sides, strict=True):
                 kind = _kind(nest, nest.ops[i], access, outer)
                 if kind is not None:
-                    self._operands.append(_Operand(side, step, _bits(nest, access), kind))
+                    self._operands.append(_Operand(side, step, bits_of(nest, access.tensor), kind))
 
     def of(self, regions: Mapping[int, Mapping[str, int]]) -> Staged | None:
         """What is staged under one schedule; None without products."""
@@ -110,7 +106,7 @@ class Staging:
             return None
         piped = single = lines = 0
         for operand in self._operands:
-            found = _rounded(operand.side, regions)
+            found = side_of(operand.side, regions)
             lines += found
             found = found * operand.step * operand.bits // 8
             if operand.kind == "piped":
@@ -119,7 +115,7 @@ class Staging:
                 single += found
         is_read_there = any(
             product_unit(
-                self._arch, dtype, _rounded(rows, regions), _rounded(columns, regions), WARPS
+                self._arch, dtype, side_of(rows, regions), side_of(columns, regions), WARPS
             )
             in READS_SHARED
             for dtype, (rows, columns) in zip(self._dtypes, self._sides, strict=True)
@@ -132,22 +128,24 @@ def _kind(
 ) -> Literal["piped", "single", "kept"] | None:
     """How an operand passes through shared memory; None where another product made it."""
     if access.tensor not in nest.external:
-        made = next((i for i, o in nest.ops.items() if _writes(o, access.tensor)), None)
-        while made is not None and nest.ops[made].combine is None:
-            reads = nest.ops[made].reads
-            if any(read.tensor in nest.external for read in reads):
-                return "single"
-            made = next((i for i, o in nest.ops.items() if _writes(o, reads[0].tensor)), None)
-        return None
+        made_of = _behind(nest, access.tensor)
+        return None if any(nest.ops[i].is_contraction for i in made_of) else "single"
     if outer is not None and not outer.reduces & set(access.axes):
         return "kept"
     last = access.index[-1]
     is_run = last.axis is not None and not (last.axis in op.reduces and len(op.reduces) > 1)
-    return "piped" if is_run or _bits(nest, access) >= COPY_BITS else "single"
+    return "piped" if is_run or bits_of(nest, access.tensor) >= COPY_BITS else "single"
 
 
-def _writes(op: Op, tensor: str) -> bool:
-    return any(write.tensor == tensor for write in op.writes)
+def _behind(nest: Nest, tensor: str) -> set[int]:
+    """Ops of the nest that a tensor is made of."""
+    wanted, found = {tensor}, set[int]()
+    for i in reversed(nest.positions):
+        op = nest.ops[i]
+        if any(write.tensor in wanted for write in op.writes):
+            found.add(i)
+            wanted.update(read.tensor for read in op.reads)
+    return found
 
 
 def step_of(nest: Nest, position: int, *, is_inner: bool) -> int:
@@ -161,7 +159,7 @@ def step_of(nest: Nest, position: int, *, is_inner: bool) -> int:
         return depth
     if position in nest.rescaled:
         return max(SIDE, min(depth, LOOP_POINTS))
-    bits = max([8, *(_bits(nest, access) for access in op.reads[:2])])
+    bits = max([8, *(bits_of(nest, access.tensor) for access in op.reads[:2])])
     return max(SIDE, min(depth, STEP_BYTES * 8 // bits))
 
 
@@ -189,6 +187,8 @@ def loop_steps(nest: Nest, tiles: Mapping[str, int]) -> dict[str, int]:
 
 def outer_product(nest: Nest, position: int, products: list[int]) -> Op | None:
     """The product whose operand the result of another becomes, in its loop; else None."""
+    if len(products) < 2:
+        return None
     reached = {position}
     for edge in sorted(nest.edges, key=lambda edge: edge.producer):
         if edge.producer in reached:
@@ -196,14 +196,6 @@ def outer_product(nest: Nest, position: int, products: list[int]) -> Op | None:
             if edge.consumer in products:
                 return nest.ops[edge.consumer]
     return None
-
-
-def _bits(nest: Nest, access: Access) -> int:
-    return DTYPE_BITS[nest.graph.tensors[access.tensor].dtype]
-
-
-def _rounded(part: Part, regions: Mapping[int, Mapping[str, int]]) -> int:
-    return max(SIDE, 1 << (part.elements(regions[part.position]) - 1).bit_length())
 
 
 _NONE: frozenset[str] = frozenset()

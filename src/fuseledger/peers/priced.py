@@ -74,13 +74,13 @@ def _price(kernel: PeerKernel, group: tuple[int, ...], ours: Planned) -> PricedK
             time_us, beyond = choice.time_us, max(0, kernel.bytes - choice.bytes)
             if kernel.config == CHANNELS_LAST:  # the peer turns the operands in kernels of its own
                 time_us -= ours.search.time(group, ours.search.price(group)).layout_us
-            words, missed = "our clock on its ops", 1.0
+            words, held = "our clock on its ops", 0.0
             if beyond > NOTICEABLE * max(1, choice.bytes):
-                missed -= ours.search.rewalked_share(group)
+                held = ours.search.rewalked_share(group)
                 words += f", and {format_bytes(beyond)} more"
-                words += ", which L2 still holds" if not missed else " at stream bandwidth"
+                words += f", {held:.0%} of it from L2" if held else " at stream bandwidth"
             return PricedKernel(
-                kernel=kernel, ops=group, time_us=time_us + beyond * missed * stream_us,
+                kernel=kernel, ops=group, time_us=time_us + beyond * (1 - held) * stream_us,
                 provenance=words,
             )  # fmt: skip
     return PricedKernel(

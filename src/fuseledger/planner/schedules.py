@@ -21,11 +21,12 @@ from fuseledger.graph.structure import signature
 from fuseledger.ledger.compiled import Figures, ScheduleKey, schedule_key, use_compiled
 from fuseledger.ledger.declared import declared_price
 from fuseledger.ledger.kernel import AxisSchedule, Kernel, Merge, Schedule
+from fuseledger.ledger.live_values import LOOP_POINTS
 from fuseledger.ledger.nest import Nest, analyse
 from fuseledger.ledger.online import online_variant
 from fuseledger.ledger.price import Price, is_short
 from fuseledger.ledger.pricer import Pricer
-from fuseledger.ledger.staging import LOOP_POINTS, loop_steps
+from fuseledger.ledger.staging import loop_steps
 from fuseledger.ledger.tiles import TileLimits
 from fuseledger.planner.descent import Descent, Key
 from fuseledger.planner.side_by_side import components, merge

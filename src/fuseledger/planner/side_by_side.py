@@ -74,6 +74,8 @@ def merge(nest: Nest, parts: list[tuple[int, ...]], prices: list[Price], device:
         walks=max(p.walks for p in prices),
         blocks=sum(p.blocks for p in prices),
         read_bytes=sum(p.read_bytes for p in prices) - max(0, shared),
+        rewalked_bytes=sum(p.rewalked_bytes for p in prices),
+        rewalked_per_block=max(p.rewalked_per_block for p in prices),
         write_bytes=sum(nest.graph.tensors[name].bytes for name in nest.outputs),
         partial_bytes=sum(p.partial_bytes for p in prices),
         parts=max(p.parts for p in prices),

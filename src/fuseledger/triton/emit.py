@@ -21,9 +21,11 @@ from fuseledger.graph.scalar import Read
 from fuseledger.graph.tensor import Tensor
 from fuseledger.graph.view import View
 from fuseledger.ledger.kernel import AxisSchedule, Kernel, Schedule
+from fuseledger.ledger.live_values import LOOP_POINTS
 from fuseledger.ledger.matrix_units import WHOLE_DEPTH
 from fuseledger.ledger.nest import Nest, analyse
 from fuseledger.ledger.online import online_variant
+from fuseledger.ledger.staging import STEP_BYTES
 from fuseledger.planner.side_by_side import parts_of
 from fuseledger.triton.dependence import above
 from fuseledger.triton.emit_body import Writer, identity
@@ -55,9 +57,9 @@ class EmitOptions(Struct, frozen=True, kw_only=True):
 
     tf32: bool = False
     """Matrix products of fp32 in TF32."""
-    loop_points: int = 64
+    loop_points: int = LOOP_POINTS
     """Points of an in-block loop walked at once."""
-    step_bytes: int = 64
+    step_bytes: int = STEP_BYTES
     """Bytes along the reduced axis that one step of a matrix product loads of each row."""
     step_points: int | None = None
     """Points of such a step, whatever their bytes."""
