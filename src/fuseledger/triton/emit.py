@@ -31,6 +31,7 @@ from fuseledger.triton.dependence import above
 from fuseledger.triton.emit_body import Writer, identity
 from fuseledger.triton.emit_grid import open_grid
 from fuseledger.triton.emit_reduce import apart, reduce_op
+from fuseledger.triton.emit_store import store
 from fuseledger.triton.functions import helpers_used
 from fuseledger.triton.lanes import MATRIX_LEAST, Layout, lay_out
 from fuseledger.triton.partials import Partial, buffer_of, partials_of
@@ -372,7 +373,7 @@ def _store(w: Writer, i: int, frame: dict[str, int]) -> None:
             value = w.result(i, write.tensor, frame)
         else:
             value = w.pointwise(i, identity(op), frame)
-        w.store(i, write, value, frame)
+        store(w, i, write, value, frame)
 
 
 def _assemble(bodies: list[tuple[Scope, Layout, int]]) -> list[str]:

@@ -459,49 +459,6 @@ class Writer(Struct):
             text = f"{outer} * {count} + {digit}" if text else digit
         return text
 
-    # -- writes ----------------------------------------------------------------------------
-
-    def store(self, i: int, access: Access, value: Text, frame: Frame) -> None:
-        """Store a value at the op's own coordinates."""
-        op = self.nest.ops[i]
-        tensor = self.nest.graph.tensors[access.tensor]
-        if tensor.dtype not in POINTER_TYPES:
-            raise CannotEmit(f"{tensor.name} is {tensor.dtype}, which Triton does not store")
-        at, _ = self.resolve(op, access, identity(op), frame)
-        offset = self.offset(tensor, at, frame)
-        axes = {name for index in at for name, _ in index.terms if name in self.variables}
-        masks = (self.overrun(axes, frame), *self._first_lanes(op, frame), self._first_block(op))
-        mask = all_of([m for m in masks if m is not None])
-        if i in self.partials:
-            part = self.part_text(self.partials[i])
-            words = part if tensor.elements == 1 else f"({part}) * {tensor.elements}"
-            words = words if tensor.elements == 1 or " " in part else f"{part} * {tensor.elements}"
-            terms = [words] if offset.text == "0" else [words, unwrapped(offset.text)]
-            offset = replace(offset, text=f"({' + '.join(terms)})")
-        text = value.number if value.kind == "bool" and tensor.dtype != "bool" else value.text
-        text = f"{text} != 0" if tensor.dtype == "bool" and value.kind != "bool" else text
-        pointer = f"{self.pointers[tensor.name]} + {offset.text}"
-        if self.layout.rank == 2 and not offset.places:
-            shape = ", ".join("1" for _ in range(self.layout.rank))
-            pointer += f" + tl.zeros([{shape}], tl.int32)"
-        masked = f", mask={mask.text}" if mask is not None else ""
-        self.line(f"tl.store({pointer}, {unwrapped(text)}{masked})")
-
-    def _first_lanes(self, op: Op, frame: Frame) -> list[Text]:
-        """That a lane is the first of those that hold the same value along a reduced axis."""
-        found: list[Text] = []
-        for group in [self.groups[name] for name in frame]:
-            for axis in (axis for part in group.held for axis in part if axis not in op.kept):
-                at = self.variable(axis, frame)
-                found.append(replace(at, text=f"({at.text} == 0)", kind="bool"))
-        return found
-
-    def _first_block(self, op: Op) -> Text | None:
-        """That this block is the first of those that make the same value: it stores for them."""
-        own = {*op.kept, *(op.reduces & set(self.layout.split))}
-        others = [name for axis, name in self.positions.items() if axis not in own]
-        return all_of([Text(f"({name} == 0)", kind="bool") for name in others])
-
 
 def identity(op: Op) -> dict[str, Index]:
     """Every axis of an op where it is."""
