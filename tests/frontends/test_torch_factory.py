@@ -154,6 +154,12 @@ MISTAKES = {
         "def make(): return M(), (torch.ones(3),)",
         "returns no tensor",
     ),
+    "unknown result": (
+        "class Cache: pass\n"
+        "class M(nn.Module):\n def forward(self, x): return x + 1, Cache()\n"
+        "def make(): return M(), (torch.ones(3),)",
+        "let forward return tensors alone (of a model of transformers: use_cache=False)",
+    ),
     "control flow": (
         "class M(nn.Module):\n def forward(self, x): return x if x.sum() > 0 else -x\n"
         "def make(): return M(), (torch.ones(3),)",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fuseledger.frontends.source import load
-from fuseledger.ledger.masks import unmasked_share
+from fuseledger.graph.scalar import Coord, call
+from fuseledger.ledger.masks import compared, unmasked_share
 from fuseledger.ledger.nest import analyse
 
 
@@ -37,3 +38,12 @@ def test_a_causal_mask_leaves_the_tiles_on_and_below_the_diagonal(size: int, til
 def test_one_query_sees_every_key() -> None:
     """A rectangle's causal mask ends at the last key: nothing is hidden in decoding."""
     assert share(1, 4096, causal=True) == 1.0
+
+
+def test_a_window_beside_the_causal_mask_hides_no_less() -> None:
+    """Of `n > m − 4` and `n ≤ m`, in whichever order, one says where the keys end: n ≤ m + 0."""
+    row, column = Coord("m"), Coord("n")
+    window = call("gt", column, call("sub", row, 4))
+    causal = call("le", column, row)
+    for order in ((window, causal), (causal, window)):
+        assert set(compared(call("and", *order))) == {("n", "m", 0), ("m", "n", 3)}

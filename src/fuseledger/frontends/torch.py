@@ -204,6 +204,13 @@ def _checked(source: str, found: Any) -> tuple[Any, tuple[Any, ...], dict[str, A
     return module, tuple(cast("Sequence[Any]", inputs)), cast("dict[str, Any]", keywords)
 
 
+REMEDIES = {
+    "in output, which is not a known type": "let forward return tensors alone (of a model of "
+    "transformers: use_cache=False)",
+}
+"""Words of torch's refusals → what helps."""
+
+
 @contextmanager
 def _refusals(source: str, what: str) -> Generator[None]:
     """Whatever the user's program raises, as one line."""
@@ -214,6 +221,9 @@ def _refusals(source: str, what: str) -> Generator[None]:
     except (Exception, SystemExit) as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         said = lines[0][:300] if lines else "no message"
+        for words, remedy in REMEDIES.items():
+            if words in said:
+                said = f"{said[: said.index(words) + len(words)]}: {remedy}"
         raise SourceError(f"{source}: {what}: {type(error).__name__}: {said}") from None
 
 

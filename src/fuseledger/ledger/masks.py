@@ -38,15 +38,16 @@ def _bounds(op: Op) -> Iterator[tuple[str, str, int]]:
     """(column, row, ahead) of a body that is −inf unless column ≤ row + ahead."""
     body = op.body
     if isinstance(body, Call) and body.function == "where" and body.args[2] == Const(-inf):
-        yield from _compared(body.args[0])
+        yield from compared(body.args[0])
 
 
-def _compared(condition: Expr) -> Iterator[tuple[str, str, int]]:
+def compared(condition: Expr) -> Iterator[tuple[str, str, int]]:
+    """(column, row, ahead) of each `column ≤ row + ahead` that a condition asks for."""
     if not isinstance(condition, Call):
         return
     if condition.function == "and":
         for each in condition.args:
-            yield from _compared(each)
+            yield from compared(each)
     elif condition.function in _COMPARED:
         strict, places = _COMPARED[condition.function], [_place(each) for each in condition.args]
         small, large = places if condition.function in ("le", "lt") else reversed(places)
