@@ -75,7 +75,9 @@ def _sources(args: argparse.Namespace) -> Iterator[tuple[str, str, str]]:
 def _examined(name: str, planned: Planned, *, compiles: bool) -> Counter[str]:
     """Counts of one plan; what is not as it should be is printed."""
     chosen = _distinct(planned)
-    emissions = emit_plan(planned.graph, planned.kernels, EmitOptions(tf32=planned.options.tf32))
+    emissions = emit_plan(
+        planned.graph, planned.kernels, planned.device, EmitOptions(tf32=planned.options.tf32)
+    )
     emissions = [each for each in emissions if each.ledger.name in chosen]
     counts = Counter(kernels=len(planned.kernels), distinct=len(chosen))
     for each in emissions:

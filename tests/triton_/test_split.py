@@ -15,7 +15,7 @@ FOLDED = "sqrt(sum(x[4,1048576], axis=1))"
 def test_a_split_gemm_writes_parts_and_a_combine_kernel() -> None:
     """16 parts of 128×128 fp32, and a second kernel that reads them and writes the result."""
     plan = planned(SPLIT_K)
-    (emission,) = emit_plan(plan.graph, plan.kernels)
+    (emission,) = emit_plan(plan.graph, plan.kernels, plan.device)
     kernel, combine = emission.code
     (partial,) = partials_of(plan.graph, plan.kernels[0].kernel).values()
     assert kernel.buffers == {"out.parts": (partial.parts, 128, 128)}
@@ -28,7 +28,7 @@ def test_a_split_gemm_writes_parts_and_a_combine_kernel() -> None:
 def test_small_parts_are_folded_by_their_reader() -> None:
     """No combine kernel: the reader takes the parts, as the ledger charges."""
     plan = planned(FOLDED)
-    first, second = emit_plan(plan.graph, plan.kernels)
+    first, second = emit_plan(plan.graph, plan.kernels, plan.device)
     assert plan.kernels[0].launches == 1
     assert first.combine is None
     assert ("sum_parts_ptr", "sum.parts") in (second.kernel.parameters if second.kernel else ())

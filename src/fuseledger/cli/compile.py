@@ -49,7 +49,9 @@ def command(
         progress.step("planning")
         planned = plan_kernels(request)
         target = target_of(planned.device)
-        emissions = emit_plan(planned.graph, planned.kernels, EmitOptions(tf32=request.tf32))
+        emissions = emit_plan(
+            planned.graph, planned.kernels, planned.device, EmitOptions(tf32=request.tf32)
+        )
         kernels = [kernel for each in emissions for kernel in each.code]
         finished: list[str] = []
 

@@ -41,7 +41,9 @@ def command(output: str | None, **given: Any) -> None:
         progress.step("planning")
         planned = plan_kernels(request)
         progress.step("writing code")
-        emissions = emit_plan(planned.graph, planned.kernels, EmitOptions(tf32=request.tf32))
+        emissions = emit_plan(
+            planned.graph, planned.kernels, planned.device, EmitOptions(tf32=request.tf32)
+        )
         document = plan_document(planned, source=request.source, load_seconds=0.0, verdicts=())
         files = package_files(
             planned.graph, emissions, source=request.source, dtype=request.dtype,

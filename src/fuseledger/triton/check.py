@@ -43,6 +43,8 @@ UNIT_ROUNDOFF: dict[str, float] = {
 """Half a unit in the last place, relative."""
 SMALL = EmitOptions(loop_points=32, step_points=32, block_elements=64, whole_depth=SMALL_DEPTH)
 """So that small shapes loop where the planned ones do."""
+IN_FLIGHT = 4
+"""Blocks that run at once of a small grid: its three rows of tiles go in groups of two."""
 TIMEOUT_S = 120.0
 """Processor time that the interpreter may take for one kernel."""
 PATIENCE = 10.0
@@ -168,7 +170,7 @@ def _prepare(
         buffers |= {buffer_of(t): part for t, part in zip(partial.results, parts, strict=True)}
         merged = merge(partial, parts)
         inputs |= {t: m for t, m in zip(partial.results, merged, strict=True) if t in external}
-    emitted = emit_kernel(small, schedule, options=SMALL, folded=arriving)
+    emitted = emit_kernel(small, schedule, options=SMALL, folded=arriving, in_flight=IN_FLIGHT)
     launches = [emitted]
     if partials_of(small, schedule):
         combine = f"{emitted.name}_combine"

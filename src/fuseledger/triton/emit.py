@@ -101,10 +101,12 @@ def emit_kernel(
     header: tuple[str, ...] = (),
     options: EmitOptions | None = None,
     folded: Mapping[str, Partial] | None = None,
+    in_flight: int | None = None,
 ) -> EmittedKernel:
     """A kernel's Triton source; raises CannotEmit, saying why, for what has none.
 
-    `folded` names the tensors that other kernels leave as parts, for this one to merge.
+    `folded` names the tensors that other kernels leave as parts, for this one to merge. `in_flight`
+    is how many blocks the device runs at once, by which those of a matrix product are ordered.
     """
     options = options or EmitOptions()
     nest = analyse(graph, kernel.ops)
@@ -129,7 +131,7 @@ def emit_kernel(
             piece.outputs = [t for t in left if graph.producer[t] in part.ops]
             left = {t: None for t in left if t not in piece.outputs}
         writer = _writer(piece, part, names, sizes, pointers, options)
-        writer.partials, writer.folded = partials, arriving
+        writer.partials, writer.folded, writer.in_flight = partials, arriving, in_flight
         writer.is_alone = len(parts) == 1
         bodies.append(_part(writer))
         notes |= writer.notes

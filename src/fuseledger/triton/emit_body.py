@@ -102,6 +102,8 @@ class Writer(Struct):
     """Ops whose results leave this kernel as parts."""
     folded: Mapping[str, Partial] = field(default_factory=dict[str, Partial])
     """External tensors that arrive as parts."""
+    in_flight: int | None = None
+    """Blocks that run at once; None where no device is known."""
     is_alone: bool = True
     """Whether the whole grid is this part's."""
     notes: dict[str, None] = field(default_factory=dict[str, None])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from math import prod
+from collections.abc import Iterable, Sequence
+from math import isqrt, prod
 
 from fuseledger.triton.emit_body import Writer
 from fuseledger.triton.lanes import Group
@@ -11,31 +12,20 @@ from fuseledger.triton.scope import Range, Variable
 
 def open_grid(w: Writer) -> None:
     """The block's position along every grid axis, and the lanes of its tile."""
-    layout, sizes = w.layout, w.nest.sizes
-    counted = [name for name, tile in layout.tiles.items() if tile < sizes[name]]
+    layout = w.layout
     grouped = {n: g for g in (layout.rows, layout.columns) if g is not None for n in g.axes}
-    left = len(counted)
-    program = "tl.program_id(0)" if w.is_alone else "pid"
-    if w.is_alone and left > 1:
-        w.line(f"pid = {program}")
-        program = "pid"
+    counted = [name for name, tile in layout.tiles.items() if tile < w.nest.sizes[name]]
+    blocks = {n: _tile_constant(w, n, layout.tiles[n], grouped.get(n)) for n in reversed(counted)}
+    counts = {
+        name: w.size_name(name) if block == "1" else f"tl.cdiv({w.size_name(name)}, {block})"
+        for name, block in blocks.items()
+    }
+    _positions(w, counted, counts)
     starts: dict[str, str] = {}
-    for name in reversed(counted):
-        left -= 1
-        tile = layout.tiles[name]
-        block = _tile_constant(w, name, tile, grouped.get(name))
-        count = w.size_name(name) if tile == 1 else f"tl.cdiv({w.size_name(name)}, {block})"
-        is_range = name in layout.split or name in layout.batch
-        stem = f"part_{name}" if name in layout.split else f"pid_{name}" if tile > 1 else name
-        position = w.names.new(stem.lower())
-        if left:
-            w.line(f"{position} = pid % {count}")
-            w.line(f"pid = pid // {count}")
-        else:
-            w.line(f"{position} = {program}")
-        w.positions[name] = position
-        if is_range:
-            _range(w, name, position, tile, block)
+    for name, block in blocks.items():
+        position = w.positions[name]
+        if name in layout.split or name in layout.batch:
+            _range(w, name, position, layout.tiles[name], block)
         elif name in grouped:
             starts[name] = f"{position} * {block}"
         else:
@@ -44,6 +34,71 @@ def open_grid(w: Writer) -> None:
         if group is not None:
             w.groups[group.name] = group
             _grid_lanes(w, group, starts)
+
+
+def _positions(w: Writer, axes: list[str], counts: dict[str, str]) -> None:
+    """The block's position along every grid axis, of which the last one changes fastest.
+
+    The clock has the blocks that run at once fill a square of a matrix product's tiles
+    (`Roofline.reread_bytes`). Where these are not all of them, its columns change faster than its
+    rows, which fills the square unless a row of blocks is longer than its side: then as many rows
+    as that go together, column by column.
+    """
+    program = "tl.program_id(0)" if w.is_alone else "pid"
+    if w.is_alone and len(axes) > 1:
+        w.line(f"pid = {program}")
+        program = "pid"
+    sides, rest = (w.layout.block_rows, w.layout.block_columns), w.layout.split
+    rows, columns, parts = (tuple(n for n in axes if n in some) for some in (*sides, rest))
+    side = isqrt((w.in_flight or 0) // _tiles(w, parts))
+    if not rows or not columns or _tiles(w, (*rows, *columns)) <= side * side or not side:
+        _take_apart(w, program, [(name,) for name in axes], counts)
+        return
+    others = [name for name in axes if name not in (*rows, *columns, *parts)]
+    if _tiles(w, columns) <= side:
+        _take_apart(w, program, [(n,) for n in (*others, *rows, *columns, *parts)], counts)
+        return
+    outer, inner = ([(name,) for name in names] for names in (others, parts))
+    found = _take_apart(w, program, [*outer, rows, columns, *inner], counts)
+    row, column = found[rows], found[columns]
+    group = w.names.new(f"GROUP_{rows[0].upper() if len(rows) == 1 else 'ROWS'}")
+    w.constants[group] = side
+    sizes = ", ".join(" * ".join(counts[name] for name in names) for names in (rows, columns))
+    w.line("# blocks that run at once fill a square of tiles and share its rows and columns in L2")
+    w.line(f"{row}, {column} = tl.swizzle2d({row}, {column}, {sizes}, {group})")
+    for number, names in ((row, rows), (column, columns)):
+        if len(names) > 1:
+            _take_apart(w, number, [(name,) for name in names], counts)
+
+
+def _tiles(w: Writer, axes: Iterable[str]) -> int:
+    """Tiles of some grid axes together."""
+    return prod(-(-w.nest.sizes[name] // w.layout.tiles[name]) for name in axes)
+
+
+def _take_apart(
+    w: Writer, number: str, places: Sequence[tuple[str, ...]], counts: dict[str, str]
+) -> dict[tuple[str, ...], str]:
+    """Lines that take a number apart into one of each place, the last the fastest, and the names
+    of these; a place of one axis is the block's position along it."""
+    found: dict[tuple[str, ...], str] = {}
+    for place in reversed(places):
+        (name, *others) = place
+        stem = f"pid_{name}" if w.layout.tiles[name] > 1 else name
+        stem = f"part_{name}" if name in w.layout.split else stem
+        if others:
+            stem = "pid_rows" if name in w.layout.block_rows else "pid_columns"
+        position = found[place] = w.names.new(stem.lower())
+        if not others:
+            w.positions[name] = position
+        if place == places[0]:
+            w.line(f"{position} = {number}")
+            continue
+        count = " * ".join(counts[axis] for axis in place)
+        count = f"({count})" if others else count
+        w.line(f"{position} = {number} % {count}")
+        w.line(f"{number} = {number} // {count}")
+    return found
 
 
 def _range(w: Writer, name: str, position: str, tile: int, block: str) -> None:

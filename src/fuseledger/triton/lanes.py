@@ -100,6 +100,10 @@ class Layout(Struct, frozen=True, kw_only=True):
     """Reduced axes on the grid: a block walks its part of them."""
     batch: tuple[str, ...] = ()
     """Axes of both operands of a matrix product: a block takes its tile of them one by one."""
+    block_rows: tuple[str, ...] = ()
+    """Grid axes of a matrix product's rows: blocks apart along them share its right operand."""
+    block_columns: tuple[str, ...] = ()
+    """Grid axes of its columns."""
 
     def has_lanes(self, axis: str) -> bool:
         """Whether an axis is on lanes of the block's tile."""
@@ -219,12 +223,30 @@ def _matrix_layout(nest: Nest, tiles: dict[str, int], lanes: list[str], parts: H
     An axis that both have is taken point by point: a matrix product has no third side.
     """
 
+    held = [name for part in parts for name in part]
+    lanes = [*lanes, *held]
+    side = _sides(nest, lanes, held)
+    rows = [name for name in lanes if side.get(name, "rows") == "rows"]
+    columns = [name for name in lanes if side.get(name) == "columns"]
+    of_blocks = _sides(nest, list(tiles), [])
+    return Layout(
+        tiles=tiles,
+        rows=_group("rows", nest, tiles, rows, parts, MATRIX_LEAST),
+        columns=_group("columns", nest, tiles, columns, parts, MATRIX_LEAST),
+        rank=2,
+        batch=tuple(name for name in lanes if side.get(name) == "batch"),
+        block_rows=tuple(name for name in tiles if of_blocks.get(name) == "rows"),
+        block_columns=tuple(name for name in tiles if of_blocks.get(name) == "columns"),
+    )
+
+
+def _sides(nest: Nest, axes: list[str], held: list[str]) -> dict[str, str]:
+    """The side of the matrix products that each axis is on; `batch` where both operands have it."""
+
     def work(i: int) -> int:
         return nest.ops[i].flops
 
     side: dict[str, str] = {}
-    held = [name for part in parts for name in part]
-    lanes = [*lanes, *held]
     lanes_of = _lanes_of(nest)
     batch: set[str] = set()
     contractions = sorted((i for i in nest.positions if nest.ops[i].is_contraction), key=work)
@@ -236,7 +258,7 @@ def _matrix_layout(nest: Nest, tiles: dict[str, int], lanes: list[str], parts: H
             for read in op.reads[:2]
         )
         kept = {name for axis in op.kept for name in lanes_of[i].get(axis, ())} | set(held)
-        own = [name for name in lanes if name in kept]
+        own = [name for name in axes if name in kept]
         batch |= {name for name in own if name in left and name in right}
         turned = any(
             side.get(name) == ("columns" if name in left else "rows")
@@ -247,16 +269,7 @@ def _matrix_layout(nest: Nest, tiles: dict[str, int], lanes: list[str], parts: H
             if name not in batch:
                 is_row = (name in left) != turned
                 side.setdefault(name, "rows" if is_row else "columns")
-    apart = [name for name in lanes if name not in batch]
-    rows = [name for name in apart if side.get(name, "rows") == "rows"]
-    columns = [name for name in apart if side.get(name) == "columns"]
-    return Layout(
-        tiles=tiles,
-        rows=_group("rows", nest, tiles, rows, parts, MATRIX_LEAST),
-        columns=_group("columns", nest, tiles, columns, parts, MATRIX_LEAST),
-        rank=2,
-        batch=tuple(name for name in lanes if name in batch),
-    )
+    return side | dict.fromkeys(batch, "batch")
 
 
 def _lanes_of(nest: Nest) -> dict[int, dict[str, set[str]]]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
+from fuseledger.devices import Device
 from fuseledger.errors import CannotEmit
 from fuseledger.graph.graph import Graph
 from fuseledger.ledger.account import ACCOUNTS, Account, format_bytes, format_count, format_kib
@@ -42,9 +43,10 @@ class Emission(Struct, frozen=True, kw_only=True):
 
 
 def emit_plan(
-    graph: Graph, ledgers: Sequence[KernelLedger], options: EmitOptions | None = None
-) -> list[Emission]:
-    """Every kernel of a plan as code, in order; names are unique."""
+    graph: Graph, ledgers: Sequence[KernelLedger], device: Device,
+    options: EmitOptions | None = None,
+) -> list[Emission]:  # fmt: skip
+    """Every kernel of a plan as code for a device, in order; names are unique."""
     names = Names()
     found: list[Emission] = []
     folded = folded_tensors(graph, [ledger.kernel for ledger in ledgers])
@@ -53,7 +55,7 @@ def emit_plan(
         try:
             kernel = emit_kernel(
                 graph, ledger.kernel, name=name, header=header_of(ledger), options=options,
-                folded=folded,
+                folded=folded, in_flight=(device.sm_count or 0) * ledger.price.blocks_per_sm,
             )  # fmt: skip
             combine = _combine(graph, ledger, names.new(f"{name}_combine"), options)
         except CannotEmit as error:

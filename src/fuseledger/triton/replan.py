@@ -132,7 +132,9 @@ class _Replan(Struct):
     def _compile(self, ledgers: Sequence[KernelLedger]) -> int:
         """Compile what was not compiled before; how many kernels that were."""
         emitted: list[tuple[KernelLedger, EmittedKernel]] = []
-        for each in emit_plan(self.graph, ledgers, EmitOptions(tf32=self.options.tf32)):
+        for each in emit_plan(
+            self.graph, ledgers, self.device, EmitOptions(tf32=self.options.tf32)
+        ):
             ledger = each.ledger
             if ledger.price.modelled is not None:
                 continue
