@@ -29,6 +29,8 @@ CHAIN = "gemm(64,64,64) + bias"
         (["plan", CHAIN, "--dim", "n=1", "--dim", "n=2"], "n is given twice"),
         (["plan", CHAIN, "--cut", "1,x"], "'1,x'"),
         (["plan", CHAIN, "--cut", "1,2"], "cut 1,2"),
+        (["plan", CHAIN, "--cuts", "1,1/1,1"], "'1,1' is given twice"),
+        (["plan", "x[8,3,9,9] | conv2d(64, 7, stride=2)"], "stride is given twice in conv(x, w, "),
         (["plan", CHAIN, "--cut", "2", "--cuts", "1,1/2"], "--cut or --cuts"),
         (["plan", "sort(relu(x[8,8]))", "--cut", "2"], "can be no kernel"),
         (["plan", "gemm("], "expression"),

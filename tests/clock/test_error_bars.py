@@ -24,6 +24,7 @@ from fuseledger.frontends.expression import parse
         ("gemm(64,64,64); conv(x[2,8,32,32], w[8,8,3,3])", "convolution"),
         ("conv(x[2,8,32,32], w[8,1,3,3], groups=8)", "convolution"),
         ("q = x[4,64,32] @ w[32,32]; softmax(q @ k[4,32,64]) @ v[4,64,32]", "attention"),
+        ("v, i = topk(relu(x[64,64]), 2); softmax(v)", "barrier"),
         ("softmax(q[4,64,32] @ k[4,32,64]) @ v[4,64,32] @ w[32,4096]", "product"),
     ],
 )

@@ -168,7 +168,7 @@ MISTAKES = {
     "data dependent": (
         "class M(nn.Module):\n def forward(self, x): return x[x > 0]\n"
         "def make(): return M(), (torch.ones(3),)",
-        "dynamic shape",
+        "index makes as many elements as the values of its inputs say, [u0]: no plan covers it",
     ),
 }
 
@@ -194,6 +194,19 @@ def test_malformed_sources_are_refused(source: str) -> None:
     with pytest.raises(SourceError) as caught:
         frontend.load_factory(source)
     assert source in str(caught.value)
+
+
+def test_a_barrier_has_a_name_that_every_run_gives_it(tmp_path: Path) -> None:
+    """What torch.vmap leaves in a graph are plain functions, whose `str` is an address; a
+    higher-order operator is none of `aten`."""
+    body = (
+        "class M(nn.Module):\n def forward(self, x):\n"
+        "  y = torch.cond(x.sum() > 0, lambda x: x.relu(), lambda x: x.sin(), (x,))\n"
+        "  return torch.vmap(lambda row: row.softmax(0))(y)\n"
+        "def make(): return M(), (torch.ones(3, 4),)"
+    )
+    graph = frontend.load_factory(_file(tmp_path, body))
+    assert graph.barriers == {"cond": 1, "_add_batch_dim": 1, "_remove_batch_dim": 1}
 
 
 def test_factory_may_convert_its_module(tmp_path: Path) -> None:

@@ -28,6 +28,8 @@ SOURCES = (
     "take(exp(x[9,4] fp32) + y[9,1] fp32, ids[5])",
     "take(take(exp(x[9,4] fp32), ids[9]) * 2, jds[5])",
     "take(sum(x[9,4] fp32, -1), ids[5])",
+    "take(take(sum(x[9,4] fp32, -1), ids[6]), jds[5])",
+    "take(relu(take(sum(x[9,4] fp32, -1), ids[6])), jds[5])",
     "take(cumsum(x[9,4] fp32, 0), ids[5])",
     "take(concat(exp(x[9,4] fp32), y[3,4] fp32, axis=0), ids[5])",
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from nests import DEVICE, pricer_of
 
 from fuseledger.clock.roofline import Roofline
@@ -56,6 +57,19 @@ def test_a_split_names_its_partials():
     assert ledger.accounts["epilogue"].derivation == words
     assert ledger.launches == 2
     assert ledger.accounts["launches"].derivation.startswith("kernel and combine, 2 × ")
+
+
+def test_an_op_of_unknown_kind_has_no_grid_and_fills_the_machine():
+    """What is not known is not made up; the clock takes such an op for a stream of its bytes: one
+    block could draw 1/132 of what 132 SMs do at 32 B a clock each."""
+    pricer = pricer_of(
+        lambda b, x: b.opaque("sort", [x], [((4096, 4096), "fp16")])[0], (4096, 4096)
+    )
+    ledger = ledger_of(pricer, {})
+    assert ledger.accounts["parallelism"].value == 0
+    assert ledger.accounts["registers"].value == 0
+    streamed = 2 * 4096 * 4096 * 2 / (3010 * 1e3)
+    assert dict(ledger.time.terms)["dram"] == pytest.approx(streamed)
 
 
 def test_parallelism_is_the_grid():

@@ -4,20 +4,32 @@ import re
 
 import msgspec
 import pytest
+import sample_document
 from sample_document import document, repeated, sample
 from syrupy.assertion import SnapshotAssertion
 
-from fuseledger.report.document import PlanDocument, kernel_document
-from fuseledger.report.explain import explain_text
+from fuseledger.devices import load as load_device
+from fuseledger.frontends.source import load
+from fuseledger.planner.plan import make_plan
+from fuseledger.report.build import plan_document as built
+from fuseledger.report.document import KernelPart, PlanDocument, kernel_document
+from fuseledger.report.explain import clock_title, explain_text
 from fuseledger.report.layout import Page
 from fuseledger.report.markdown import plan_markdown
 from fuseledger.report.summary import ROWS_MAX, summarise
 from fuseledger.report.text import plan_text
+from fuseledger.verdict.edges import edge_verdicts
 
 
 def _text(made: PlanDocument, *, width: int = 100, everything: bool = False) -> str:
     page = Page(width=width, colour=False)
     return plan_text(summarise(made, everything=everything), page)
+
+
+def planned(source: str) -> PlanDocument:
+    """The document of an expression's plan."""
+    plan = make_plan(load(source), load_device("h100-sxm"))
+    return built(plan, source=source, load_seconds=0.0, verdicts=edge_verdicts(plan))
 
 
 def test_plan_report_reads_as_agreed(snapshot: SnapshotAssertion) -> None:
@@ -106,6 +118,36 @@ def test_a_plan_without_cuts_says_why_its_ops_are_fused() -> None:
     summary = summarise(made)
     assert not summary.cuts
     assert summary.fused[0].between == "layer [1] → sort"
+
+
+def test_what_one_op_hands_to_another_is_one_row() -> None:
+    """A softmax's two statistics, 16.4 kB each, are kept on chip together, and what that saves is
+    said once."""
+    made = planned("softmax(x[4096,4096])")
+    (row,) = summarise(made).fused
+    assert row.tensors == ("softmax.statistic", "softmax.statistic.sumexp")
+    assert row.reason.startswith(
+        "softmax.statistic, softmax.statistic.sumexp (32.8 kB) stay on chip: saves 33.6 MB"
+    )
+
+
+def test_an_op_of_unknown_kind_shows_no_schedule() -> None:
+    """Its grid, registers and axes are not known: neither report makes any up."""
+    made = planned("topk(x[4096,4096], 5)")
+    (row,) = summarise(made).kernels
+    assert (row.grid, row.registers, row.on_chip) == ("–", "–", "–")
+    page = Page(width=100, colour=False)
+    words = explain_text(kernel_document(made, 1), page)
+    assert "schedule:" not in words
+    assert "priced as one pass over their bytes" in _text(made)
+
+
+def test_the_clocks_title_names_what_is_added() -> None:
+    """Parts that are merged are in the sum, and so in its title."""
+    made = sample_document.kernel(1, ["gemm"], "gemm")
+    made["time"]["combine_us"] = 1.5
+    part = msgspec.convert(made, KernelPart)
+    assert clock_title(part.time) == "clock: launch + the slowest resource + latency + combine"
 
 
 def test_compared_cuts_come_before_the_ledger() -> None:

@@ -197,6 +197,19 @@ def test_a_cut_that_the_user_gave_is_no_choice_of_the_search(objective: str) -> 
     assert "given" not in {verdict.account for verdict in chosen}
 
 
+def test_a_plan_cut_short_blames_the_search_not_its_neighbours() -> None:
+    """Kernels and what lies between them, as one, leave a partition: where that would be cheaper
+    it was no candidate, and what ended the search is told."""
+    hurried = make_plan(load("gemm(64,64,64) + bias"), DEVICE, PlanOptions(time_limit_s=0.0))
+    (verdict,) = edge_verdicts(hurried)
+    assert (verdict.choice, verdict.account) == ("cut", "search")
+    assert verdict.time_delta_us < 0
+    assert verdict.reason.endswith(
+        "but no such kernel was among the candidates: the time limit ended the search for "
+        "candidates"
+    )
+
+
 @pytest.mark.parametrize(("loads", "account"), [(2.0, "capacity"), (0.9, "parallelism")])
 def test_loads_are_blamed_only_where_there_are_more_of_them(loads: float, account: str) -> None:
     """A grid of 133 leaves the second wave of 132 SMs empty: L2 is slower, whatever is loaded."""

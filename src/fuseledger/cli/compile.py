@@ -17,9 +17,11 @@ if TYPE_CHECKING:
 
 @click.command("compile", epilog=SOURCE_HELP)
 @partial(plan_options, forms=("text", "json"))
-@click.option("--processes", type=Count(min=1), help="Compilers at once; one a core.")
+@click.option(
+    "--processes", type=Count(min=1), metavar="NUMBER", help="Compilers at once; one a core."
+)
 @click.option("--timeout", type=Seconds(min=1), default=120.0, show_default=True,
-              help="Seconds that one kernel may take.")  # fmt: skip
+              metavar="SECONDS", help="Seconds that one kernel may take.")  # fmt: skip
 @click.option("--no-cache", is_flag=True, help="Compile what was compiled before, too.")
 def command(
     format_: str, output: str | None, processes: int | None, timeout: float, no_cache: bool,

@@ -76,7 +76,10 @@ def parse_cuts(ctx: click.Context, param: click.Parameter, text: str | None) -> 
         lengths = one.split(",")
         if not all(part.strip().isascii() and part.strip().isdigit() for part in lengths):
             raise click.BadParameter(f"{one!r}: expected lengths of consecutive ops, such as 1,3")
-        cuts.append([int(part) for part in lengths])
+        cut = [int(part) for part in lengths]
+        if cut in cuts:
+            raise click.BadParameter(f"{one!r} is given twice")
+        cuts.append(cut)
     return cuts
 
 

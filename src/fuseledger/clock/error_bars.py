@@ -19,7 +19,9 @@ from fuseledger.graph.op import Op
 from fuseledger.graph.scalar import Call
 
 Side = Literal["plan", "one kernel an op"]
-Kind = Literal["convolution", "attention", "product", "pooling", "scan", "reduction", "pointwise"]
+Kind = Literal[
+    "convolution", "attention", "product", "barrier", "pooling", "scan", "reduction", "pointwise"
+]  # fmt: skip
 
 DTYPES = {
     "fp64": "fp64", "fp32": "fp32", "fp16": "16-bit", "bf16": "16-bit", "fp8_e4m3": "fp8",
@@ -75,7 +77,8 @@ def kind_of(graph: Graph) -> Kind:
     """What decides most of a graph's time.
 
     Where it multiplies, whichever of convolutions, attention and other products has most FLOPs;
-    else the first of pooling (of windows that overlap), scan and reduction that it has.
+    else the first of a barrier (an op of unknown kind), pooling (of windows that overlap), scan
+    and reduction that it has.
     """
     found = [_kind(op) for op in graph.ops]
     attending = _attending(graph)
@@ -86,7 +89,7 @@ def kind_of(graph: Graph) -> Kind:
             work[kind] = work.get(kind, 0) + op.flops
     if work:
         return max(work, key=lambda kind: work[kind])
-    order: tuple[Kind, ...] = ("pooling", "scan", "reduction")
+    order: tuple[Kind, ...] = ("barrier", "pooling", "scan", "reduction")
     for kind in order:
         if kind in found:
             return kind
@@ -107,6 +110,8 @@ def dtype_of(graph: Graph) -> str:
 
 
 def _kind(op: Op) -> Kind:
+    if op.is_opaque:
+        return "barrier"
     windowed = any(len(index.terms) > 1 for read in op.reads for index in read.index)
     multiplies = isinstance(op.body, Call) and op.body.function == "mul"
     if op.combine == "sum" and windowed and multiplies and len(op.reads) > 1:

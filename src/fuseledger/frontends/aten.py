@@ -349,7 +349,7 @@ class Lowering(Struct):
 
     def _barrier(self, node: AtenNode, site: Site, operands: list[View]) -> list[View | None]:
         plain = {n: a for n, a in node.args.items() if not any(references([a]))}
-        function = node.packet if "." in node.packet else f"aten.{node.packet}"
+        function = f"aten.{node.packet}" if node.op.startswith("aten.") else node.packet
         results = [(value.shape, value.dtype) for value in node.outputs]
         attributes = {**plain, "op": node.op}
         return list(self.builder.opaque(function, operands, results, attributes=attributes))

@@ -437,7 +437,7 @@ def _slots(
             hint = nearest(name, names) or f"it is {function.signature}"
             raise Mistake(f"{function.name} has no parameter '{name}'; {hint}", argument.keyword.at)
         if name in slots:
-            raise Mistake(f"{name} is given twice", argument.keyword.at)
+            raise Mistake(f"{name} is given twice in {function.signature}", argument.keyword.at)
         slots[name] = [argument.value]
         waiting = [param for param in waiting if param.name != name]
     return slots

@@ -80,7 +80,8 @@ def _from_file(source: str, path: Path, dims: Dims | None) -> Graph:
         )
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
-        raise SourceError(f"{source}: cannot read a '{path.suffix}' file; {ACCEPTED}")
+        what = f"a '{path.suffix}' file" if path.suffix else "a file without a suffix"
+        raise SourceError(f"{source}: cannot read {what}; {ACCEPTED}")
     return reader(path, dims)
 
 

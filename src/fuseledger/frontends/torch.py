@@ -9,12 +9,14 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import operator
+import re
 import sys
 import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
+from types import BuiltinFunctionType, FunctionType
 from typing import Any, cast
 
 from msgspec import Struct, field
@@ -403,9 +405,7 @@ class _Reader(Struct):
                 continue
             shape = tuple(tensor.shape)
             if not all(type(size) is int for size in shape):
-                raise SourceError(
-                    f"{self.source}: {label} has a dynamic shape {list(shape)}; give fixed shapes"
-                )
+                raise SourceError(f"{self.source}: {label} {_no_shape(shape)}")
             dtype = str(tensor.dtype).removeprefix("torch.")
             if dtype not in DTYPES:
                 raise SourceError(
@@ -422,6 +422,15 @@ def _attribute(module: Any, path: str) -> Any:
     return module
 
 
+def _no_shape(shape: tuple[Any, ...]) -> str:
+    """Why a shape is not fixed: by torch's names, `u0` is a size that some values decide."""
+    sizes = f"[{', '.join(map(str, shape))}]"
+    if re.search(r"\bu\d", sizes):
+        return f"makes as many elements as the values of its inputs say, {sizes}: no plan covers it"
+    return f"has a dynamic shape {sizes}; give fixed shapes"
+
+
 def _operator(node: Any) -> str:
-    """`aten.mul.Tensor`; a higher-order operator by its own name."""
-    return str(node.target).removeprefix("torch.ops.")
+    """`aten.mul.Tensor`; a higher-order operator, or a function of torch, by its own name."""
+    is_function = isinstance(node.target, FunctionType | BuiltinFunctionType)
+    return str(node.target.__name__ if is_function else node.target).removeprefix("torch.ops.")

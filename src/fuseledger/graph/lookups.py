@@ -58,15 +58,15 @@ def followed(graph: Graph, ops: Ops) -> tuple[Graph, Ops, float]:
             selection = _selection(graph, op, slot, f"{op.name}.selected{len(tensors) or ''}")
             if selection is not None:
                 chosen, result, op = selection
-                found[len(graph.ops) + len(tensors)] = chosen
+                position = len(graph.ops) + len(tensors)
+                found[position], made[result.name] = chosen, position
                 tensors[result.name] = result
+                graph = replace(graph, tensors=graph.tensors | {result.name: result})
             slot += 1
         found[i] = op
     for i in sorted(taken, reverse=True):
         if not _is_wanted(graph, found, i, frozenset(ops)):
             del found[i]
-    if tensors:
-        graph = replace(graph, tensors=graph.tensors | tensors)
     return graph, found, max(0.0, _operations(found) - _operations(ops))
 
 

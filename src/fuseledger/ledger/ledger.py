@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from fuseledger.clock.time import Time
 
 
+NOT_KNOWN = "not known of an op of unknown kind"
+
+
 class KernelLedger(Struct, frozen=True, kw_only=True):
     """One kernel's accounts and time."""
 
@@ -89,7 +92,7 @@ def kernel_ledger(
         ),
         "launches": _launches(price, device),
         "registers": _registers(nest, price, device),
-        "capacity": _capacity(price, device, vetoes),
+        "capacity": _capacity(nest, price, device, vetoes),
         "parallelism": _parallelism(nest, price, device, vetoes),
         "epilogue": _epilogue(price, vetoes),
     }
@@ -165,6 +168,11 @@ def _registers(nest: Nest, price: Price, device: Device) -> Account:
     model = price.modelled or Figures(
         registers=price.registers, spill_bytes=price.spill_bytes, shared_bytes=price.shared_bytes
     )
+    if nest.is_opaque:
+        return Account(
+            value=0, unit="registers per thread", derivation=NOT_KNOWN,
+            limit=device.registers_per_thread_max,
+        )  # fmt: skip
     if nest.is_declared:
         live = [f"{op.name} {op.attributes.get('registers', 0)}" for op in nest.ops.values()]
         words = f"live while fused: {' + '.join(live)}"
@@ -182,11 +190,11 @@ def _registers(nest: Nest, price: Price, device: Device) -> Account:
     )
 
 
-def _capacity(price: Price, device: Device, vetoes: dict[str, str]) -> Account:
+def _capacity(nest: Nest, price: Price, device: Device, vetoes: dict[str, str]) -> Account:
     return Account(
         value=price.modelled.shared_bytes if price.modelled else price.shared_bytes,
         unit="bytes of shared memory per block",
-        derivation=capacity_words(price),
+        derivation=NOT_KNOWN if nest.is_opaque else capacity_words(price),
         limit=device.shared_memory_per_block_bytes,
         veto=vetoes.get("capacity"),
     )
@@ -209,6 +217,11 @@ def _parallelism(nest: Nest, price: Price, device: Device, vetoes: dict[str, str
         return Account(
             value=0, unit="blocks", derivation="no grid is declared", provenance="declared"
         )
+    if nest.is_opaque:
+        return Account(
+            value=0, unit="blocks", limit=device.sm_count,
+            derivation=f"{NOT_KNOWN}: priced as if its grid covered the SMs",
+        )  # fmt: skip
     factors = [
         f"⌈{nest.sizes[name]}/{tile}⌉"
         for name, tile in price.tiles.items()

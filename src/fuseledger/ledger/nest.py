@@ -67,6 +67,11 @@ class Nest(Struct):
         """Whether the ops bring declared accounts and no loop nest."""
         return any(op.kind == "declared" for op in self.ops.values())
 
+    @property
+    def is_opaque(self) -> bool:
+        """Whether it holds an op of unknown kind, which has no loop nest either."""
+        return any(op.is_opaque for op in self.ops.values())
+
 
 def analyse(source: Graph, positions: tuple[int, ...]) -> Nest:
     """The nest of the ops of a graph at `positions` (ascending)."""
@@ -88,13 +93,13 @@ def analyse(source: Graph, positions: tuple[int, ...]) -> Nest:
     )
     made = {w.tensor: i for i, op in ops.items() for w in op.writes}
     _connect(nest, made, source)
-    if len(positions) > 1 and any(op.is_opaque for op in ops.values()):
+    if len(positions) > 1 and nest.is_opaque:
         nest.veto = "an op of unknown kind is a barrier"
     if nest.is_declared or nest.veto:
         return nest
     fed = {edge.producer for edge in nest.edges}
     _open_axes(nest, fed)
-    if any(op.is_opaque for op in ops.values()):
+    if nest.is_opaque:
         nest.open_axes = ()
     elif len(positions) > 1:
         _carry(nest)

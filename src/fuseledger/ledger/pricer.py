@@ -169,7 +169,7 @@ class Pricer:
         price = Price(
             tiles=tiles,
             walks=walks,
-            blocks=prod(counts.values()),
+            blocks=self._blocks(counts),
             read_bytes=self.read_bytes,
             write_bytes=self.write_bytes,
             stages=stages,
@@ -185,6 +185,10 @@ class Pricer:
         price.l2_bytes = self._loaded(price, counts) + self.write_bytes + price.partial_bytes
         self._drafts[*tiles.values(), walks, stages, merge] = regions
         return price
+
+    def _blocks(self, counts: dict[str, int]) -> int:
+        """R6. How an op of unknown kind runs is not known: its grid is taken to cover the SMs."""
+        return (self.device.sm_count or 1) if self.nest.is_opaque else prod(counts.values())
 
     def _work(self, price: Price, regions: Regions, counts: dict[str, int]) -> None:
         flops = price.flops

@@ -199,8 +199,8 @@ class TiledLoads:
     def _plain_axes(self, reads: list[tuple[int, Access]]) -> frozenset[str] | None:
         """The axes of the only read of a tensor, where it walks each dimension by one of them."""
         (i, access), *others = reads
-        if others or None in access.plain:
-            return None
+        if others or None in access.plain or len(access.axes) < len(access.index):
+            return None  # two dimensions by one axis: a diagonal
         axes = self._nest.graph.tensors[access.tensor].axes
         for axis, name in zip(axes, access.axes, strict=True):
             if (i, name) in self._bounds or self._nest.sizes[name] > axis.size:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from fuseledger.clock.time import Time
+from fuseledger.clock.time import GENERATED, Time
 from fuseledger.errors import InputError
 from fuseledger.ledger.account import format_bytes
 from fuseledger.planner.plan import Planned
@@ -35,7 +35,8 @@ class CutRow(Struct, frozen=True, kw_only=True):
     bytes: int
     launches: int
     peak_registers: int
-    """Most registers per thread over the plan's kernels."""
+    """Most registers per thread over the plan's generated kernels; 0 where all are library calls,
+    whose registers are not known."""
     time_us: float
     time_by_account: dict[str, float]
     """`TIME_ACCOUNTS` → µs; adds up to `time_us`."""
@@ -150,14 +151,24 @@ def _row(plan: Planned) -> CutRow:
     )
     return CutRow(
         cut=cut_name(plan), bytes=plan.totals.bytes, launches=plan.totals.launches,
-        peak_registers=max(
-            (int(k.accounts["registers"].value) for k in plan.kernels), default=0
-        ),
+        peak_registers=peak_registers(plan),
         time_us=plan.totals.time_us,
         time_by_account=_time_of(plan),
         intermediates=crossing,
         vetoes=tuple(f"{k.label}: {name}, {why}" for k in plan.kernels for name, why in k.vetoes),
     )  # fmt: skip
+
+
+def peak_registers(plan: Planned) -> int:
+    """Most registers per thread over a plan's generated kernels; 0 where it has none."""
+    return max(
+        (
+            int(kernel.accounts["registers"].value)
+            for kernel in plan.kernels
+            if kernel.time.realised == GENERATED
+        ),
+        default=0,
+    )
 
 
 def _time_of(plan: Planned) -> dict[str, float]:

@@ -202,10 +202,12 @@ def difference_part(difference: CutDifference) -> DifferencePart:
 
 
 def _cut(cut: list[int], planned: Planned) -> CutPart:
+    from fuseledger.planner.compare import peak_registers
+
     return CutPart(
         cut=cut,
         totals=_totals(planned.totals),
-        registers=max(kernel.price.registers for kernel in planned.kernels),
+        registers=peak_registers(planned),
         vetoes=[
             f"{kernel.name}: {reason}" for kernel in planned.kernels for _, reason in kernel.vetoes
         ],

@@ -25,7 +25,7 @@ SCHEMA = "fuseledger/compile@1"
 
 _FIGURES = (
     Column("kernel"), Column("ops", wraps=True),
-    Column("registers: modelled", "right"), Column("compiled", "right"),
+    Column("modelled", "right"), Column("compiled", "right"),
     Column("spilled", "right"), Column("stack", "right"), Column("shared", "right"),
     Column("blocks/SM"), Column("occupancy", "right"),
     Column("s", "right"),
@@ -71,7 +71,8 @@ def compiled_text(
     device: Device,
 ) -> str:  # fmt: skip
     """A table of figures, and for NVIDIA one of instructions."""
-    page.line(f"{device.name}, {target}, triton {compiler_version()}")
+    compiler = f"triton {compiler_version()}"
+    page.line(f"{device.name}, {target}, {compiler}; registers of a thread, modelled and compiled")
     page.table(_FIGURES, [row for each in emissions for row in _rows(each, found, device)])
     mixes = [
         (each.ledger.name, found[kernel.name].instructions)

@@ -12,6 +12,7 @@ from fuseledger.report.figures import (
     account_value,
     axis_words,
     bytes_words,
+    has_schedule,
     label_words,
     plural,
     realisation_words,
@@ -56,13 +57,14 @@ def explain_text(document: KernelDocument, page: Page) -> str:
     page.line("accounts", "bold")
     page.table(_ACCOUNT, [Row(row) for row in account_rows(document)], indent=2)
     page.blank()
-    page.line(f"schedule: {schedule_words(kernel.schedule)}", "bold")
-    page.table(_AXIS, [Row(row) for row in axis_rows(kernel.schedule)], indent=2)
-    page.blank()
+    if has_schedule(kernel):
+        page.line(f"schedule: {schedule_words(kernel.schedule)}", "bold")
+        page.table(_AXIS, [Row(row) for row in axis_rows(kernel.schedule)], indent=2)
+        page.blank()
     if kernel.realisation.core is not None:
         page.line(f"realised: {_realised(kernel)}", "bold")
         page.blank()
-    page.line("clock: launch + the slowest resource + latency + spills", "bold")
+    page.line(clock_title(kernel.time), "bold")
     page.table(_CLOCK, [Row(row) for row in clock_rows(kernel.time, kernel.time_us)], indent=2)
     if document.verdicts:
         page.blank()
@@ -117,6 +119,18 @@ def axis_rows(schedule: SchedulePart) -> list[tuple[str, str, str]]:
     ]
 
 
+def clock_title(time: TimePart) -> str:
+    """The sum that makes the kernel's time, with what it has."""
+    parts = ["launch", "the slowest resource", "latency"]
+    parts += [name for name, us in _added(time) if us]
+    return f"clock: {' + '.join(parts)}"
+
+
+def _added(time: TimePart) -> tuple[tuple[str, float], ...]:
+    """What only some kernels have besides."""
+    return ("combine", time.combine_us), ("layout", time.layout_us), ("spills", time.spill_us)
+
+
 def clock_rows(time: TimePart, total_us: float) -> list[tuple[str, str, str]]:
     """The clock's terms; of the resources the slowest one counts."""
     slowest = max(time.terms, key=lambda term: term.time_us, default=None)
@@ -127,12 +141,7 @@ def clock_rows(time: TimePart, total_us: float) -> list[tuple[str, str, str]]:
         for t in sorted(time.terms, key=lambda term: -term.time_us)
     ]  # fmt: skip
     rows.append(("latency", time_words(time.latency_us), "counts"))
-    if time.combine_us:
-        rows.append(("combine", time_words(time.combine_us), "counts"))
-    if time.layout_us:
-        rows.append(("layout", time_words(time.layout_us), "counts"))
-    if time.spill_us:
-        rows.append(("spills", time_words(time.spill_us), "counts"))
+    rows += [(name, time_words(us), "counts") for name, us in _added(time) if us]
     return [*rows, ("total", time_words(total_us), "")]
 
 

@@ -80,6 +80,11 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}{ending}"
 
 
+def has_schedule(kernel: KernelPart) -> bool:
+    """Whether a kernel has a grid: not one of an op of unknown kind, or of declared ops."""
+    return bool(kernel.accounts.parallelism.value)
+
+
 def grid_words(schedule: SchedulePart) -> str:
     """Blocks × tile: `512 × 256m·128n`, with the axes held whole or split into parts."""
     tiles = [f"{a.tile}{a.name}" for a in schedule.axes if a.treatment == "grid" and a.tile > 1]
@@ -130,7 +135,10 @@ def axis_words(treatment: str, size: int, tile: int) -> str:
 
 
 def account_value(name: str, account: AccountPart) -> str:
-    """An account's value, and its limit where it has one, for reading."""
+    """An account's value, and its limit where it has one, for reading; `–` where a kernel's grid or
+    registers are not known."""
+    if name in ("registers", "parallelism") and not account.value:
+        return "–"
     show = {"traffic": format_bytes, "epilogue": format_bytes, "capacity": format_kib}
     format_value = show.get(name, format_count)
     value = format_value(account.value)

@@ -10,8 +10,14 @@ from msgspec import Struct
 
 from fuseledger.errors import MissingExtra
 from fuseledger.report.document import kernel_document
-from fuseledger.report.explain import account_rows, axis_rows, clock_rows, schedule_words
-from fuseledger.report.figures import bytes_words, time_words
+from fuseledger.report.explain import (
+    account_rows,
+    axis_rows,
+    clock_rows,
+    clock_title,
+    schedule_words,
+)
+from fuseledger.report.figures import bytes_words, has_schedule, time_words
 
 if TYPE_CHECKING:
     from fuseledger.report.document import PlanDocument
@@ -28,7 +34,9 @@ class KernelDetail(Struct, frozen=True, kw_only=True):
     accounts: list[tuple[str, str, str, str]]
     """Name, value, provenance, derivation."""
     schedule: str
+    """Empty where the kernel has none."""
     axes: list[tuple[str, str, str]]
+    clock_title: str
     clock: list[tuple[str, str, str]]
 
 
@@ -68,8 +76,9 @@ def _detail(document: PlanDocument, row: KernelRow) -> KernelDetail:
         share=100 * row.total_us / max(document.plan.totals.time_us, 1e-9),
         ops=", ".join(kernel.ops),
         accounts=account_rows(explained),
-        schedule=schedule_words(kernel.schedule),
+        schedule=schedule_words(kernel.schedule) if has_schedule(kernel) else "",
         axes=axis_rows(kernel.schedule),
+        clock_title=clock_title(kernel.time),
         clock=clock_rows(kernel.time, kernel.time_us),
     )
 

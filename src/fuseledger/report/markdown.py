@@ -14,6 +14,7 @@ from fuseledger.report.explain import (
     schedule_words,
     verdict_lines,
 )
+from fuseledger.report.figures import has_schedule
 from fuseledger.report.layout import printable
 
 if TYPE_CHECKING:
@@ -100,10 +101,11 @@ def explain_markdown(document: KernelDocument) -> str:
         f"**{escape(explain_headline(document))}**",
         f"Ops: {escape(', '.join(kernel.ops))}",
         table(("account", "value:", "provenance", "derivation"), account_rows(document)),
-        f"Schedule: {schedule_words(kernel.schedule)}",
-        table(("axis", "size:", "treatment"), axis_rows(kernel.schedule)),
-        table(("clock", "time:", ""), clock_rows(kernel.time, kernel.time_us)),
     ]
+    if has_schedule(kernel):
+        parts.append(f"Schedule: {schedule_words(kernel.schedule)}")
+        parts.append(table(("axis", "size:", "treatment"), axis_rows(kernel.schedule)))
+    parts.append(table(("clock", "time:", ""), clock_rows(kernel.time, kernel.time_us)))
     parts += [
         "\n".join(
             [
@@ -127,6 +129,5 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def escape(text: str) -> str:
-    """Text whose signs Markdown takes literally."""
     """Text in which Markdown's signs stand for themselves."""
     return printable(text).translate(_ESCAPES)

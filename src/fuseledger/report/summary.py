@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from fuseledger.ledger.account import format_count, format_kib
+from fuseledger.ledger.account import format_bytes, format_count, format_kib
 from fuseledger.report.error_words import error_words
 from fuseledger.report.figures import (
     SHORT_BOUNDS,
     bytes_in_one_unit,
     bytes_words,
     grid_words,
+    has_schedule,
     kernel_notes,
     label_words,
     plural,
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 GROUP_FROM = 16
 """Plans of more kernels than this show equal kernels once."""
+STAYS = " stays on chip: "
+"""In a verdict's reason, what parts the tensor from what its fusion saves."""
 ROWS_MAX = 32
 """Rows of kernels, and of cuts, shown by default."""
 
@@ -165,7 +168,7 @@ def _comparison(document: PlanDocument) -> tuple[tuple[str, ...], ...]:
         (
             f"[{','.join(map(str, each.cut))}]", format_count(each.totals.bytes),
             format_count(each.totals.launches), time_words(each.totals.time_us),
-            format_count(each.registers), "; ".join(each.vetoes),
+            format_count(each.registers) if each.registers else "–", "; ".join(each.vetoes),
         )
         for each in document.cuts
     )  # fmt: skip
@@ -209,11 +212,13 @@ def _kernel_row(kernel: KernelPart, members: list[int]) -> KernelRow:
     accounts = kernel.accounts
     is_library = kernel.realisation.call is not None
     on_chip = format_kib(accounts.capacity.value) if accounts.capacity.value else "–"
+    registers = registers_words(accounts.registers) if accounts.registers.value else "–"
+    grid = grid_words(kernel.schedule) if has_schedule(kernel) else "–"
     return KernelRow(
         number=members[0] + 1, count=len(members), label=label_words(kernel.label),
-        grid=grid_words(kernel.schedule), bytes=bytes_words(accounts.traffic.value),
+        grid=grid, bytes=bytes_words(accounts.traffic.value),
         time=time_words(kernel.time_us), bound=SHORT_BOUNDS.get(kernel.time.bound, "–"),
-        registers="–" if is_library else registers_words(accounts.registers),
+        registers="–" if is_library else registers,
         on_chip="–" if is_library else on_chip,
         notes=tuple(kernel_notes(kernel)), total_us=kernel.time_us * len(members),
     )  # fmt: skip
@@ -262,17 +267,30 @@ def _cut_rows(document: PlanDocument, everything: bool) -> tuple[tuple[EdgeRow, 
 
 
 def _fused_rows(document: PlanDocument) -> tuple[EdgeRow, ...]:
-    return tuple(
-        EdgeRow(
-            count=1,
-            between=f"{verdict.edge.producer} → {', '.join(verdict.edge.consumers)}",
-            tensors=(verdict.edge.tensor,),
-            account=verdict.account,
-            reason=verdict.reason,
-            flips=tuple(verdict.flips),
-        )
-        for verdict in document.verdicts[:ROWS_MAX]
-    )
+    """A row for what one op hands to the same others, in however many tensors: they are cut as one,
+    and what that costs is said once."""
+    verdicts = document.verdicts
+
+    def alike(i: int) -> Hashable:
+        edge = verdicts[i].edge
+        return (edge.producer, *edge.consumers, verdicts[i].account)
+
+    groups = _grouped(range(len(verdicts)), alike)
+    sizes = {tensor.name: tensor.bytes for tensor in document.graph.tensors}
+    return tuple(_fused_row([verdicts[i] for i in members], sizes) for members in groups[:ROWS_MAX])
+
+
+def _fused_row(verdicts: list[VerdictPart], sizes: Mapping[str, int]) -> EdgeRow:
+    first, tensors = verdicts[0], tuple(verdict.edge.tensor for verdict in verdicts)
+    reason = first.reason
+    _, stays, saved = reason.partition(STAYS)
+    if len(tensors) > 1 and stays:
+        size = format_bytes(sum(sizes[name] for name in tensors))
+        reason = f"{', '.join(tensors)} ({size}) stay on chip: {saved}"
+    return EdgeRow(
+        count=1, between=f"{first.edge.producer} → {', '.join(first.edge.consumers)}",
+        tensors=tensors, account=first.account, reason=reason, flips=tuple(first.flips),
+    )  # fmt: skip
 
 
 def _cut_row(verdicts: list[VerdictPart], place: dict[str, int]) -> EdgeRow:
@@ -289,7 +307,8 @@ def _barriers(document: PlanDocument) -> str | None:
     counts = document.graph.barriers
     if not counts:
         return None
-    return ", ".join(f"{count} {name}" for name, count in counts.items())
+    named = ", ".join(f"{count} {name}" for name, count in counts.items())
+    return f"{named}: priced as one pass over their bytes; how they run is not known"
 
 
 def registers_words(account: AccountPart) -> str:

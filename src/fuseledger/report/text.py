@@ -87,7 +87,7 @@ def _totals(page: Page, rows: tuple[TotalRow, ...]) -> None:
 def _edges(page: Page, title: str, rows: tuple[EdgeRow, ...]) -> None:
     _repeating(
         page,
-        (Column(title, style="bold"), *_EDGE),
+        (Column(title, wraps=True, style="bold"), *_EDGE),
         [(row.count, "", (row.between, row.account, row.reason)) for row in rows],
     )
 

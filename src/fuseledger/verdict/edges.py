@@ -161,14 +161,19 @@ class _Judge:
         saved = [format_bytes(bytes_delta)] if bytes_delta > 0 else []
         saved += [_launches(launches)] if launches > 0 else []
         by_bytes = self.search.objective == "bytes"
-        if (bytes_delta if by_bytes else time_delta) < 0:
+        unusable = [c for c, p in zip(apart, parts, strict=True) if len(p) > 1 and not c.usable]
+        if unusable:
+            account, why = unusable[0].vetoes[0]
+            time_delta = math.inf
+            words = f"cut here, one side is no kernel: {why}"
+        elif (bytes_delta if by_bytes else time_delta) < 0:
             better = (
-                f"{format_bytes(-bytes_delta)} less" if by_bytes
-                else f"{format_time(-time_delta)} faster"
+                f"move {format_bytes(-bytes_delta)} less" if by_bytes
+                else f"be {format_time(-time_delta)} faster"
             )  # fmt: skip
             account = self._open
-            words = f"cut here alone the plan would be {better}"
-            words += "" if account == GIVEN else ", but a neighbouring fusion needs it"
+            words = f"cut here alone the plan would {better}"
+            words += "" if account == GIVEN else f", but {self._not_found}"
         else:
             by_launch = time_delta > 0 and launches * launch_us >= 0.5 * time_delta
             account = "launches" if by_launch and not by_bytes else "traffic"
@@ -257,13 +262,8 @@ class _Judge:
         if gain > 0 and self._open == GIVEN:
             return GIVEN, f"{lead} they would save {self._gain(together, parts)}", ()
         if gain > 0:
-            limit = self.planned.options.limits.max_ops
-            why = (
-                f"no kernel of {len(merged)} ops was among the candidates"
-                if len(merged) > limit
-                else "another partition of their neighbours saves more"
-            )
-            return "search", f"{lead} they would save {self._gain(together, parts)}, but {why}", ()
+            saving = self._gain(together, parts)
+            return "search", f"{lead} they would save {saving}, but {self._not_found}", ()
         account, words = dearer(
             self.search, self._price(merged), [self._price(group) for group in parts]
         )
@@ -277,6 +277,19 @@ class _Judge:
     def _open(self) -> str:
         """What decided where the other choice would be better: the user, or the search."""
         return "search" if self.planned.partition.candidates else GIVEN
+
+    @property
+    def _not_found(self) -> str:
+        """Why the search has no kernel that would have made the plan cheaper.
+
+        Several kernels and what lies between them, taken as one, are again a partition: where the
+        plan is proved best of its candidates, that one is none of them.
+        """
+        found = self.planned.partition
+        if found.gap == 0.0:
+            words = "no such kernel was among the candidates"
+            return f"{words}: {found.cut_short[0]}" if found.cut_short else words
+        return f"the search was cut short: {found.cut_short[0]}"
 
     def _gain(self, together: Choice, parts: list[Group]) -> str:
         """What one kernel saves, in what the plan minimises."""
