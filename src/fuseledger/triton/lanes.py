@@ -127,13 +127,20 @@ def lay_out(nest: Nest, schedule: Schedule) -> Layout:
         if axis.treatment == "split" and name in nest.open_axes
     }
     whole = frozenset(name for name, axis in schedule.axes if axis.treatment == "whole")
-    found = _places(nest, tiles, whole)
+    at_once = frozenset(
+        name
+        for name, axis in schedule.axes
+        if axis.treatment == "loop" and name not in parts and axis.tile >= nest.sizes.get(name, 0)
+    )
+    found = _places(nest, tiles, whole, at_once)
     return replace(found, tiles=tiles | parts, split=tuple(parts))
 
 
-def _places(nest: Nest, tiles: dict[str, int], whole: frozenset[str]) -> Layout:
+def _places(
+    nest: Nest, tiles: dict[str, int], whole: frozenset[str], at_once: frozenset[str]
+) -> Layout:
     lanes = [name for name, tile in tiles.items() if tile > 1]
-    parts = _held_in_lanes(nest, whole)
+    parts = _held_in_lanes(nest, whole, at_once)
     held = [name for part in parts for name in part]
     if any(op.is_contraction for op in nest.ops.values()):
         found = _matrix_layout(nest, tiles, lanes, parts)
@@ -162,12 +169,14 @@ def _group(
     return Group(name, tuple(extents), least, held=parts) if extents else None
 
 
-def _held_in_lanes(nest: Nest, whole: frozenset[str]) -> Held:
+def _held_in_lanes(nest: Nest, whole: frozenset[str], at_once: frozenset[str]) -> Held:
     """Axes held whole that lanes of the tile stand for, together those that the same reductions
     take.
 
     Where a kernel has matrix products, all of these keep them, on one side. Where it has none, one
-    reduction along other held axes keeps them and another reduces them: both work on one tile.
+    reduction along other held axes keeps them and another reduces them: both work on one tile. So
+    do reductions along an axis that a loop takes `at_once`, made of others that keep it: that loop
+    inside theirs would make them again at each of their points.
     """
     reductions = [op for op in nest.ops.values() if op.combine is not None]
     products = [op for op in reductions if op.is_contraction]
@@ -177,6 +186,8 @@ def _held_in_lanes(nest: Nest, whole: frozenset[str]) -> Held:
     found: dict[object, list[str]] = {}
     for name, size in nest.sizes.items():
         reducers = tuple(k for k, op in enumerate(others) if name in op.reduces)
+        if name in at_once and not products and _is_reduced_late(nest, name):
+            found.setdefault(reducers, []).append(name)
         if name not in whole or size == 1 or name in nest.open_axes or not reducers:
             continue
         if products and all(_is_one_sided(op, name) for op in products):
@@ -185,6 +196,18 @@ def _held_in_lanes(nest: Nest, whole: frozenset[str]) -> Held:
         elif not products and any(name in op.kept and op.reduces & whole for op in others):
             found.setdefault(reducers, []).append(name)
     return tuple(map(tuple, found.values()))
+
+
+def _is_reduced_late(nest: Nest, axis: str) -> bool:
+    """Whether a reduction along an axis is made of one that keeps it."""
+    above: dict[int, set[int]] = {i: set() for i in nest.positions}
+    for edge in nest.edges:  # producers first
+        above[edge.consumer] |= above[edge.producer] | {edge.producer}
+    ops = nest.ops
+    return any(
+        axis in op.reduces and any(ops[j].reduces and axis in ops[j].kept for j in above[i])
+        for i, op in ops.items()
+    )
 
 
 def _is_one_sided(op: Op, axis: str) -> bool:

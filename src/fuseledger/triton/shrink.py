@@ -61,15 +61,17 @@ def shrink(graph: Graph, kernel: Kernel) -> tuple[Graph, Kernel]:
     if max(op.points for op in small.ops) > POINTS_MAX:
         raise CannotEmit("its structure is too large for the interpreter")
     position = {op: number for number, op in enumerate(kernel.ops)}
-    return small, _small_kernel(kernel, position, sizes, _most_parts(schedule))
+    before = {axis.name: axis.size for op in single.ops for axis in op.axes}
+    extents = {name: (size, sizes[name]) for name, size in before.items()}
+    return small, _small_kernel(kernel, position, extents, _most_parts(schedule))
 
 
 def _small_kernel(
-    kernel: Kernel, position: dict[int, int], sizes: dict[str, int], parts: int
+    kernel: Kernel, position: dict[int, int], sizes: dict[str, tuple[int, int]], parts: int
 ) -> Kernel:
     """The kernel, and its parts, on small sizes; `position` is its op's in the small graph."""
     axes = kernel.schedule.axes
-    tiles = tuple((name, _small_tile(axis, sizes[name], parts)) for name, axis in axes)
+    tiles = tuple((name, _small_tile(axis, *sizes[name], parts)) for name, axis in axes)
     return Kernel(
         ops=tuple(position[op] for op in kernel.ops),
         schedule=replace(kernel.schedule, axes=tiles),
@@ -77,9 +79,9 @@ def _small_kernel(
     )
 
 
-def _small_tile(axis: AxisSchedule, size: int, parts: int) -> AxisSchedule:
-    if axis.treatment == "whole":
-        return AxisSchedule("whole", size)
+def _small_tile(axis: AxisSchedule, before: int, size: int, parts: int) -> AxisSchedule:
+    if axis.treatment == "whole" or (axis.treatment == "loop" and axis.tile >= before):
+        return AxisSchedule(axis.treatment, size)
     if axis.treatment == "split":
         return AxisSchedule("split", min(axis.tile, parts, size))
     return AxisSchedule(axis.treatment, min(axis.tile, size, TILE))
