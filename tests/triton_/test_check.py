@@ -8,10 +8,11 @@ from planned import CHAIN, CONV, FAMILIES, planned
 from fuseledger.devices import load as load_device
 from fuseledger.frontends.source import load
 from fuseledger.graph.builder import GraphBuilder
+from fuseledger.ledger.kernel import AxisSchedule, Kernel, Schedule
 from fuseledger.planner.plan import plan_of_groups
 from fuseledger.triton import check, emit
 from fuseledger.triton.check import Checked, check_graphs, check_kernels
-from fuseledger.triton.shrink import shrink
+from fuseledger.triton.shrink import POINTS_MAX, shrink
 
 pytestmark = pytest.mark.torch
 
@@ -175,6 +176,39 @@ def test_parts_side_by_side_keep_their_own_tiles() -> None:
     assert found.outcome == "pass", found
     assert found.traffic is not None
     assert found.traffic.is_equal, found.traffic
+
+
+def test_what_an_online_attention_stores_on_the_way_is_made_once() -> None:
+    """A bias made in the loop over keys, wanted by another kernel, is stored in that loop: its
+    input is loaded as often as the account says."""
+    bias = "bias = tanh(x[2048,2048])"
+    shape = "[1,16,2048,64]"
+    source = f"{bias}; attention(q{shape},k{shape},v{shape},mask=bias) + mean(bias)"
+    graph = load(source, dtype="fp16", dims={})
+    (mean,) = (i for i, op in enumerate(graph.ops) if op.name == "mean")
+    attention = tuple(range(mean))
+    groups = [attention, *((i,) for i in range(mean, len(graph.ops)))]
+    ledger = plan_of_groups(graph, load_device("h100-sxm"), groups).kernels[0]
+    assert ledger.kernel.schedule.online
+    (found,) = check_kernels(graph, [("k1", ledger.kernel)])
+    assert found.outcome == "pass", found
+    assert found.traffic is not None
+    assert found.traffic.is_equal, found.traffic
+
+
+def test_many_tiled_axes_have_small_tiles() -> None:
+    """Sixteen points of four axes and a window over 64 channels are 7 million; with smaller tiles
+    every axis still has two blocks, and few enough points for the interpreter."""
+    plan = planned("conv_transpose(x[16,64,32,32,32], w[64,128,3,3,3])", dtype="fp32")
+    (ledger,) = plan.kernels
+    tiles = dict.fromkeys((op := plan.graph.ops[0]).sizes, AxisSchedule("loop", 64))
+    tiles |= {name: AxisSchedule("grid", 16) for name in op.kept}
+    schedule = Schedule(axes=tuple(tiles.items()))
+    small, kernel = shrink(plan.graph, Kernel(ops=ledger.kernel.ops, schedule=schedule))
+    assert max(each.points for each in small.ops) <= POINTS_MAX
+    sizes = {axis.name: axis.size for axis in small.ops[0].axes}
+    tiled = {n: axis.tile for n, axis in kernel.schedule.axes if axis.treatment == "grid"}
+    assert all(1 < tile < sizes[name] for name, tile in tiled.items())
 
 
 def test_axes_of_one_dimension_shrink_together() -> None:

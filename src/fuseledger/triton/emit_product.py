@@ -221,6 +221,7 @@ def rescale_online(w: Writer, i: int, made_by: tuple[int, int], frame: Frame) ->
         known[tops[0]] = Text(shift, w.depth, frozenset({0}))
         known[tops[1]] = Text("1.0", 0)
         product.step(walk, f"{product.accumulator} * {rescale}")
+        product.store_on_the_way(walk)
         m.set(0, new)
     for key, name in zip(tops, state.names, strict=True):
         w.scopes[outer].known[key] = Text(name, outer, frozenset({0}))

@@ -22,8 +22,8 @@ from fuseledger.triton.emit_reduce import TAPS
 from fuseledger.triton.partials import split_tile
 from fuseledger.triton.seams import Seams, moved_seams, part_length, with_seams
 
-TILE = 16
-"""Largest tile of a small kernel."""
+TILES = (16, 8, 4)
+"""Largest tile along an axis of a small kernel: the first that leaves few enough points."""
 FEW_AXES = 3
 """Grid axes up to which every one of them has three blocks, the last short; else two."""
 LOOPED = {1: 37, 2: 5}
@@ -46,8 +46,17 @@ def shrink(graph: Graph, kernel: Kernel) -> tuple[Graph, Kernel]:
     Raises CannotEmit where no small shapes of the same structure are found.
     """
     single = part_of(graph, kernel.ops)
+    for tile in TILES:
+        small, shrunk = _shrunk(single, kernel, tile)
+        if max(op.points for op in small.ops) <= POINTS_MAX:
+            return small, shrunk
+    raise CannotEmit("its structure is too large for the interpreter")
+
+
+def _shrunk(single: Graph, kernel: Kernel, tile: int) -> tuple[Graph, Kernel]:
+    """The same with tiles of at most so many points along an axis, however many points that is."""
     schedule = dict(kernel.schedule.axes)
-    sizes = _first_sizes(single, schedule)
+    sizes = _first_sizes(single, schedule, tile)
     seams = moved_seams(single, sizes)
     _follow_windows(single, sizes, seams)
     small = resized(with_seams(single, seams), sizes)
@@ -58,36 +67,35 @@ def shrink(graph: Graph, kernel: Kernel) -> tuple[Graph, Kernel]:
         if max(op.points for op in single.ops) > POINTS_MAX:
             raise CannotEmit(f"no small shapes are found: {error}") from error
         sizes = {axis.name: axis.size for op in single.ops for axis in op.axes}
-    if max(op.points for op in small.ops) > POINTS_MAX:
-        raise CannotEmit("its structure is too large for the interpreter")
     position = {op: number for number, op in enumerate(kernel.ops)}
     before = {axis.name: axis.size for op in single.ops for axis in op.axes}
     extents = {name: (size, sizes[name]) for name, size in before.items()}
-    return small, _small_kernel(kernel, position, extents, _most_parts(schedule))
+    return small, _small_kernel(kernel, position, extents, tile, _most_parts(schedule))
 
 
 def _small_kernel(
-    kernel: Kernel, position: dict[int, int], sizes: dict[str, tuple[int, int]], parts: int
-) -> Kernel:
+    kernel: Kernel, position: dict[int, int], sizes: dict[str, tuple[int, int]], tile: int,
+    parts: int,
+) -> Kernel:  # fmt: skip
     """The kernel, and its parts, on small sizes; `position` is its op's in the small graph."""
     axes = kernel.schedule.axes
-    tiles = tuple((name, _small_tile(axis, *sizes[name], parts)) for name, axis in axes)
+    tiles = tuple((name, _small_tile(axis, *sizes[name], tile, parts)) for name, axis in axes)
     return Kernel(
         ops=tuple(position[op] for op in kernel.ops),
         schedule=replace(kernel.schedule, axes=tiles),
-        parts=tuple(_small_kernel(part, position, sizes, parts) for part in kernel.parts),
+        parts=tuple(_small_kernel(part, position, sizes, tile, parts) for part in kernel.parts),
     )
 
 
-def _small_tile(axis: AxisSchedule, before: int, size: int, parts: int) -> AxisSchedule:
+def _small_tile(axis: AxisSchedule, before: int, size: int, tile: int, parts: int) -> AxisSchedule:
     if axis.treatment == "whole" or (axis.treatment == "loop" and axis.tile >= before):
         return AxisSchedule(axis.treatment, size)
     if axis.treatment == "split":
         return AxisSchedule("split", min(axis.tile, parts, size))
-    return AxisSchedule(axis.treatment, min(axis.tile, size, TILE))
+    return AxisSchedule(axis.treatment, min(axis.tile, size, tile))
 
 
-def _first_sizes(graph: Graph, schedule: dict[str, AxisSchedule]) -> dict[str, int]:
+def _first_sizes(graph: Graph, schedule: dict[str, AxisSchedule], tile: int) -> dict[str, int]:
     sizes: dict[str, int] = {}
     walked: list[tuple[str, ...]] = []
     windows = _windows(graph)
@@ -105,9 +113,9 @@ def _first_sizes(graph: Graph, schedule: dict[str, AxisSchedule]) -> dict[str, i
                 sizes.setdefault(name, size)
                 continue
             if axis.treatment == "grid":
-                tile = min(axis.tile, TILE)
-                several = 3 if tile == 1 else 2 * tile + 3
-                most = several if len(grid) < FEW_AXES else tile + 1
+                extent = min(axis.tile, tile)
+                several = 3 if extent == 1 else 2 * extent + 3
+                most = several if len(grid) < FEW_AXES else extent + 1
             else:
                 beside = reduced if name in op.reduces else kept
                 most = LOOPED.get(len(beside), LOOPED_MANY)
