@@ -223,16 +223,54 @@ def test_the_same_operator_again_is_cheaper_for_the_host() -> None:
     assert len(host_parts(chain, _setting(mode="compile-default"))) == 2
 
 
-def test_a_pooled_result_takes_its_window_and_a_set_up() -> None:
-    """27 elements and a set-up of eight, 40 lane instructions each, on lanes that issue one while
-    they could do two FLOPs."""
-    kernel = replace(
+def _pool() -> LibraryKernel:
+    return replace(
         _pass("x", "y", 4 * MB), kind="pool", flops=27.0 * MB,
         shape={"window": 27.0, "results": 1.0 * MB, "index": 1.0},
     )  # fmt: skip
-    (compute,) = [t for t in kernel_terms(kernel, (1.0, 0.0), _setting()) if t.role == "compute"]
-    peak = load("h100-sxm").peak_for("fp32", matrix=False)
-    assert compute.base_us == pytest.approx(35 * MB * 40 * 2 / peak * 1e6)
+
+
+def _compute_us(kernel: LibraryKernel, device: str) -> float:
+    terms = kernel_terms(kernel, (1.0, 0.0), _setting(device=load(device)))
+    (compute,) = [term for term in terms if term.role == "compute"]
+    return compute.base_us
+
+
+def test_a_pooled_result_takes_its_window_and_a_set_up() -> None:
+    """27 elements and a set-up of eight, 40 lane instructions each, of which each of 132 SMs issues
+    four warps' worth a clock of 1,980 MHz."""
+    issued_per_us = 132 * 4 * 32 * 1980
+    assert _compute_us(_pool(), "h100-sxm") == pytest.approx(35 * MB * 40 / issued_per_us)
+
+
+def test_half_the_lanes_issue_as_many_instructions() -> None:
+    """An A100, with 64 FP32 lanes an SM in place of 128, pools as fast an SM and clock."""
+    ratio = _compute_us(_pool(), "a100-sxm-80") / _compute_us(_pool(), "h100-sxm")
+    assert ratio == pytest.approx(132 * 1980 / (108 * 1410))
+
+
+def test_a_convolution_on_hopper_computes_at_the_rate_of_synchronous_products() -> None:
+    """0.629 of 494.7 TFLOP/s on an H100, all of 156 on an A100."""
+    shape = {
+        "batch": 1.0, "channels_in": 64.0, "channels_out": 64.0, "groups": 1.0, "rank": 2.0,
+        "window": 9.0, "spatial": 4096.0, "stride": 1.0, "dilation": 1.0, "transposed": 0.0,
+        "depthwise": 0.0, "x_bytes": 4.0 * MB, "y_bytes": 4.0 * MB, "even": 1.0, "unrolled": 1.0,
+    }  # fmt: skip
+    kernel = replace(_pass("x", "y", MB), kind="conv", pipe="tf32", flops=1e12, shape=shape)
+    assert _compute_us(kernel, "h100-sxm") == pytest.approx(1e6 / (0.629 * 494.7))
+    assert _compute_us(kernel, "a100-sxm-80") == pytest.approx(1e6 / 156)
+
+
+def test_lanes_that_share_a_load_unit_wait_for_it() -> None:
+    """Two lanes a load/store unit on an A100, four on an H100, eight on an L40S: a half, one and
+    two times Hopper's."""
+    shape = {"m": 4096.0, "n": 4096.0, "k": 4096.0, "batch": 1.0, "transposed": 0.0}
+    kernel = replace(_pass("x", "y", MB), kind="gemm", pipe="fp32", flops=1e12, shape=shape)
+    for device, factor in (("a100-sxm-80", 0.5), ("h100-sxm", 1.0), ("l40s", 2.0)):
+        terms = kernel_terms(kernel, (1.0, 0.0), _setting(device=load(device)))
+        (compute,) = [term for term in terms if term.role == "compute"]
+        found = compute.features.get("gemm.loads", 0.0)
+        assert found == pytest.approx(math.log(factor), abs=0.01)
 
 
 def test_what_rows_say_of_a_coefficient_narrows_it() -> None:

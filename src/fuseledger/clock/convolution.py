@@ -42,14 +42,17 @@ def convolution_rate(shape: Convolution, device: Device) -> ConvolutionRate:
         pipe="tf32", shape=_sizes(shape),
     )  # fmt: skip
     terms = {t.role: t for t in kernel_terms(kernel, (0.0, 0.0), Setting(device=device))}
-    found = _log_factors(terms["compute"])
+    compute = terms["compute"]
+    found = _log_factors(compute)
+    dense_us = 1e6 / device.peak_for("fp32", matrix=True, tf32=True)
     idle = math.exp(sum(us for name, us in found.items() if name in WAVES))
     busy = math.exp(sum(us for name, us in found.items() if name not in WAVES))
     layout = terms.get("layout")
     layout_us = 0.0
     if layout is not None:
         layout_us = layout.base_us * math.exp(sum(_log_factors(layout).values()))
-    return ConvolutionRate(min(1.0, 1.0 / busy), max(1.0, idle), layout_us)
+    share = dense_us / (compute.base_us * busy)
+    return ConvolutionRate(min(1.0, share), max(1.0, idle), layout_us)
 
 
 def _log_factors(term: Term) -> dict[str, float]:

@@ -42,6 +42,9 @@ divisions. Both from the three pooling problems of the odd half of KernelBench: 
 and 27 elements takes 3.5 and 8.4 clocks of an SM a result, on three devices."""
 GEMM_TILE = 128
 """Side of the usual cuBLAS tile."""
+LANES_PER_LOAD = 4.0
+"""FP32 lanes for each load/store unit of an SM on Hopper, where the share that fp32 products reach
+is known best; 2 on the A100, 8 on Ada and GA10x."""
 
 Features = dict[str, float]
 
@@ -202,18 +205,39 @@ def _class_of(kernel: LibraryKernel) -> str:
 
 
 def _operations(kernel: LibraryKernel) -> float:
-    """FLOPs, or what takes as long: a lane issues an instruction in the time of two FLOPs."""
+    """FLOPs, or what takes as long: an instruction is issued in the time of an FMA's two FLOPs."""
     if kernel.kind == "pool":
         return 2 * TAP_INSTRUCTIONS * (kernel.flops + SETUP_TAPS * kernel.shape["results"])
     return kernel.flops
 
 
 def _peak(kernel: LibraryKernel, device: Device) -> float:
+    """FLOP/s of the units that a kernel computes on.
+
+    Convolutions in TF32 run kernels of `mma.sync` on Hopper too: profiles there show cuDNN's
+    `sm80_xmma_fprop_implicit_gemm_tf32f32`, where cuBLAS has kernels of `wgmma`.
+    """
     if kernel.pipe == "lanes":
-        return device.peak_for("fp32", matrix=False)
+        return _issue_rate(device)
     if kernel.pipe in ("half", "fp8"):
         return device.peak_for("fp16" if kernel.pipe == "half" else "fp8_e4m3", matrix=True)
-    return device.peak_for("fp32", matrix=True, tf32=kernel.pipe == "tf32")
+    peak = device.peak_for("fp32", matrix=True, tf32=kernel.pipe == "tf32")
+    if kernel.kind == "conv" and kernel.pipe == "tf32":
+        return peak * (device.synchronous_mma_share or 1.0)
+    return peak
+
+
+def _issue_rate(device: Device) -> float:
+    """FLOP/s if every instruction that an SM can issue were an FMA.
+
+    Kernels that walk windows are bound by instructions, few of which are FMAs: an A100, with
+    lanes for half of what it can issue, is not half as fast in them.
+    """
+    schedulers, warp = device.warp_schedulers_per_sm, device.warp_size
+    sms, clock_mhz = device.sm_count, device.clock_mhz
+    if schedulers is None or warp is None or sms is None or clock_mhz is None:
+        return device.peak_for("fp32", matrix=False)
+    return 2e6 * schedulers * warp * sms * clock_mhz
 
 
 # -- streams -------------------------------------------------------------------------------
@@ -314,6 +338,7 @@ def _gemm(kernel: LibraryKernel, device: Device) -> Features:
         "gemm.transposed": s["transposed"],
         f"gemm.{kernel.pipe}": 1.0,
         "gemm.power": _short_of_power(device) if kernel.pipe == "fp32" else 0.0,
+        "gemm.loads": _short_of_loads(device) if kernel.pipe == "fp32" else 0.0,
     }
     return {name: value for name, value in made.items() if value}
 
@@ -324,6 +349,20 @@ def _short_of_power(device: Device) -> float:
         return 0.0
     tflops = device.peak_for("fp32", matrix=True) / 1e12
     return over(WATTS_PER_TFLOP, device.board_power_w / tflops)
+
+
+def _short_of_loads(device: Device) -> float:
+    """How many more lanes each load/store unit has to feed than on Hopper; negative for fewer.
+
+    The inner loop of an fp32 product loads its operands from shared memory, and these loads take
+    turns in the units: NVIDIA's own profile of such a kernel on GA104 (cuBLAS's
+    `ampere_sgemm_128x32_nn`, forums.developer.nvidia.com/t/261150) finds them at 87 %.
+    """
+    units, sms, clock_mhz = device.load_store_units_per_sm, device.sm_count, device.clock_mhz
+    if units is None or sms is None or clock_mhz is None:
+        return 0.0
+    lanes = device.peak_for("fp32", matrix=True) / (2e6 * sms * clock_mhz)
+    return math.log(lanes / units / LANES_PER_LOAD)
 
 
 def _conv(kernel: LibraryKernel, device: Device) -> Features:

@@ -38,6 +38,8 @@ CountField = Literal[
     "dram_bytes",
     "l2_bytes",
     "sector_bytes",
+    "warp_schedulers_per_sm",
+    "load_store_units_per_sm",
     "shared_memory_per_sm_bytes",
     "shared_memory_per_block_bytes",
     "shared_memory_reserved_per_block_bytes",
@@ -117,6 +119,22 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def warp_size(self) -> int | None:
         """Threads that execute one instruction together."""
         return _int(self.figures.warp_size)
+
+    @property
+    def synchronous_mma_share(self) -> float | None:
+        """Share of the matrix units' dense peak that `mma.sync` reaches, where that is not all."""
+        figure = self.figures.synchronous_mma_share
+        return None if figure is None else figure.value
+
+    @property
+    def warp_schedulers_per_sm(self) -> int | None:
+        """Schedulers of one SM, each of which issues one instruction of one warp a clock."""
+        return _int(self.figures.warp_schedulers_per_sm)
+
+    @property
+    def load_store_units_per_sm(self) -> int | None:
+        """Lanes of loads and stores that one SM starts per clock."""
+        return _int(self.figures.load_store_units_per_sm)
 
     @property
     def sfu_ops_per_clock_per_sm(self) -> float | None:

@@ -98,6 +98,9 @@ class Figures(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     board_power_w: Figure | None = None
     warp_size: Count | None = None
     peak_tflops: Peaks = Peaks()
+    synchronous_mma_share: Fraction | None = None
+    warp_schedulers_per_sm: Count | None = None
+    load_store_units_per_sm: Count | None = None
     sfu_ops_per_clock_per_sm: Figure | None = None
     dram_bytes: Count | None = None
     dram_bandwidth_gbs: Figure | None = None
