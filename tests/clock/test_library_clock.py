@@ -223,6 +223,17 @@ def test_the_same_operator_again_is_cheaper_for_the_host() -> None:
     assert len(host_parts(chain, _setting(mode="compile-default"))) == 2
 
 
+def test_steps_of_a_recurrent_layer_have_a_launch_of_their_own() -> None:
+    """Of 41 launches the first is a call, 40 are steps, on the host as on the GPU."""
+    kernel = replace(_pass("x", "y", MB), kind="rnn", launches=41)
+    _, call, steps = host_parts([kernel], _setting())
+    assert (call[0], steps[0]) == (1.0, 40.0)
+    assert "host.step:eager" in steps[1]
+    launch = kernel_terms(kernel, (1.0, 0.0), _setting())[0]
+    assert launch.base_us == pytest.approx(41 * load("h100-sxm").launch_us("queued"))
+    assert launch.features["rnn.step"] == 1.0
+
+
 def _pool() -> LibraryKernel:
     return replace(
         _pass("x", "y", 4 * MB), kind="pool", flops=27.0 * MB,

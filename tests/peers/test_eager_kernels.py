@@ -60,6 +60,23 @@ def test_addmm_is_one_kernel() -> None:
     assert kernel.read_bytes == 4 * (64 + 32 * 16 + 16 * 64)
 
 
+def test_a_recurrent_layer_launches_each_of_its_steps() -> None:
+    """Two layers of ten steps: the inputs' product, then a product and the gates a step, each."""
+    weights = tuple(Value(f"w{i}", (64, 16), "fp32") for i in range(4))
+    inputs = (Value("s", (3, 10, 16), "fp32"), *weights)
+    node = AtenNode(
+        name="y", op="kb.lstm",
+        args={
+            "x": Ref("s"), "weights": [Ref(w.name) for w in weights], "num_layers": 2,
+            "batch_first": True,
+        },
+        outputs=(Value("y", (3, 10, 16), "fp32"),),
+    )  # fmt: skip
+    (kernel,) = eager_kernels(_graph(node, inputs=inputs))
+    assert kernel.launches == 2 * (1 + 2 * 10)
+    assert kernel.flops == 2 * 3 * 10 * 4 * 64 * 16
+
+
 def test_max_pooling_writes_int64_indices() -> None:
     """8·16·16·16 values of 4 bytes and as many indices of 8."""
     pooled = (8, 16, 16, 16)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from fuseledger.clock.library_kernel import LibraryKernel, Stream
 from fuseledger.peers.eager import EagerPlan
@@ -53,6 +54,18 @@ def test_a_library_call_has_the_shape_of_the_product_and_its_own_buffers() -> No
     assert (made.kind, made.flops, made.pipe) == ("conv", 100.0, "tf32")
     assert made.shape["channels_last"] == 1.0
     assert (made.reads, made.writes) == ((Stream("buf0", 8),), (Stream("buf1", 16),))
+
+
+def test_a_library_call_is_the_last_product_of_its_nodes() -> None:
+    """Of two products whose names TorchInductor lists for the second one's call, the first is
+    another's."""
+    first, second = (replace(CONV, kind="gemm", flops=flops) for flops in (100.0, 50.0))
+    call = PeerKernel(
+        name="extern_kernels.addmm", kind="extern", origins=("addmm", "addmm_1", "relu"),
+        reads={"buf1": 8}, writes={"buf2": 16},
+    )  # fmt: skip
+    (made,) = inductor_kernels(plan(call), eager(addmm=(first,), relu=(BIAS,), addmm_1=(second,)))
+    assert made.flops == 50.0
 
 
 def test_a_generated_kernel_has_the_loops_of_its_source() -> None:

@@ -100,7 +100,7 @@ def kernel_terms(
     kind = _class_of(kernel)
     tags = _setting_tags(setting, kind, three_d=kernel.shape.get("rank") == 3)
     launch = device.launch_us("queued") * kernel.launches
-    terms = [Term("launch", launch, {"launch": 1.0, **_only(tags, "launch")})]
+    terms = [Term("launch", launch, {"launch": 1.0, **_steps(kernel), **_only(tags, "launch")})]
     if stream > 0:
         made = {f"{kind}.stream": 1.0, **_STREAM.get(kind, _plain)(kernel, device)}
         terms.append(Term("stream", stream, {**made, **_only(tags, "stream")}))
@@ -119,6 +119,11 @@ def kernel_terms(
         made = {f"{kind}.compute": 1.0, **_COMPUTE[kind](kernel, device)}
         terms.append(Term("compute", base, {**made, **_only(tags, "compute")}))
     return terms
+
+
+def _steps(kernel: LibraryKernel) -> Features:
+    """A recurrent layer's kernels wait for each other: none starts before the one before ended."""
+    return {"rnn.step": 1.0} if kernel.kind == "rnn" else {}
 
 
 def sequence_terms(kernels: Sequence[LibraryKernel], setting: Setting) -> list[list[Term]]:
@@ -150,7 +155,8 @@ def host_parts(kernels: Sequence[LibraryKernel], setting: Setting) -> list[tuple
         first = float(kernel.op != before)
         operator = kernel.op.partition(" ")[0]
         again = group == "eager" and operator in met
-        for kind, count in (((kernel.kind, again), first), (INNER, kernel.launches - first)):
+        inner = STEP if kernel.kind == "rnn" else INNER
+        for kind, count in (((kernel.kind, again), first), (inner, kernel.launches - first)):
             counts[kind] = counts.get(kind, 0.0) + count
         before = kernel.op
         met.add(operator)
@@ -166,8 +172,8 @@ def host_parts(kernels: Sequence[LibraryKernel], setting: Setting) -> list[tuple
 
 FIXED = 0.0
 """Units of the part that is a constant."""
-INNER = ("inner", False)
-"""Launches of a call after its first."""
+INNER, STEP = ("inner", False), ("step", False)
+"""Launches of a call after its first; those of a recurrent layer, which cuDNN makes in a loop."""
 
 
 def host_group(mode: str) -> str:

@@ -16,6 +16,10 @@ UNROLLED = ({1}, {3}, {5})
 """Square windows that PyTorch's depthwise kernel is compiled for; others it walks in loops of
 run-time length (`cuda/DepthwiseConv2d.cu`, template argument `kSize`)."""
 
+STEP_LAUNCHES = 2
+"""A recurrent step's: the product, and all gates in one
+(developer.nvidia.com/blog/optimizing-recurrent-neural-networks-cudnn-5)."""
+
 
 def _matrix_operand(call: Call, x: Operand) -> Operand:
     """cuBLAS takes either order of the last two axes; anything else is copied first."""
@@ -116,7 +120,11 @@ def _attention(call: Call) -> None:
 
 
 def _rnn(call: Call) -> None:
-    """cuDNN: a GEMM over all steps for the inputs, then a dependent step at a time."""
+    """cuDNN: a GEMM over all steps for a layer's inputs, then one dependent step after another.
+
+    In fp32 PyTorch asks for the standard algorithm, whose steps are launched one by one: a product
+    with the state, and the gates.
+    """
     x = call.tensors["x"]
     weights = [w for name, w in call.tensors.items() if name.startswith("weights")]
     matrices = [w for w in weights if len(w.shape) == 2]
@@ -125,9 +133,10 @@ def _rnn(call: Call) -> None:
     steps = float(x.shape[1] if call.get("batch_first", False) else x.shape[0])
     sequences = x.elements / x.shape[-1]
     flops = 2.0 * sequences * sum(w.elements for w in matrices)
+    launches = int(layers * directions * (1 + STEP_LAUNCHES * steps))
     call.launch("cudnnRNNForward", "rnn", [x, *weights], [call.out], flops=flops, pipe="tf32",
                 steps=steps, layers=layers * directions, hidden=float(matrices[0].shape[0]),
-                batch=sequences / steps, launches=int(4 * layers))  # fmt: skip
+                batch=sequences / steps, launches=launches)  # fmt: skip
 
 
 _GEMM = "cuda/Blas.cpp: cublasSgemm; fp32 keeps full precision unless TF32 is allowed"
@@ -154,6 +163,6 @@ TABLE: dict[str, Entry] = {
     "kb.sdpa": Entry(_attention, _ATTENTION),
     "scaled_dot_product_attention": Entry(_attention, _ATTENTION),
     "_scaled_dot_product_flash_attention_for_cpu": Entry(_attention, _ATTENTION),
-    "kb.lstm": Entry(_rnn, "cudnn/RNN.cpp"),
-    "kb.gru": Entry(_rnn, "cudnn/RNN.cpp"),
+    "kb.lstm": Entry(_rnn, "cudnn/RNN.cpp get_algo: the standard algorithm in fp32"),
+    "kb.gru": Entry(_rnn, "cudnn/RNN.cpp get_algo"),
 }

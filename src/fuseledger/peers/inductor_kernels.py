@@ -25,8 +25,10 @@ _ACROSS = re.compile(r"reduction_hint=ReductionHint\.OUTER")
 def inductor_kernels(plan: PeerPlan, eager: EagerPlan) -> list[LibraryKernel]:
     """The plan's kernels in launch order; `eager` is the plan of the same calls in eager mode."""
     made: list[LibraryKernel] = []
+    order = {node: place for place, node in enumerate(eager.by_node)}
     for kernel in plan.kernels:
-        stands_for = [each for node in kernel.origins for each in eager.by_node.get(node, ())]
+        nodes = sorted((node for node in kernel.origins if node in order), key=order.__getitem__)
+        stands_for = [each for node in nodes for each in eager.by_node[node]]
         if kernel.kind == "triton" or not stands_for:
             made.append(_generated(kernel, stands_for))
         else:
@@ -35,9 +37,13 @@ def inductor_kernels(plan: PeerPlan, eager: EagerPlan) -> list[LibraryKernel]:
 
 
 def _called(kernel: PeerKernel, stands_for: Sequence[LibraryKernel]) -> list[LibraryKernel]:
-    """A library call: the product among the eager kernels of its nodes, else all of them."""
+    """A library call: the product among the eager kernels of its nodes, else all of them.
+
+    TorchInductor lists with its node the nodes that made what it reads, a product before it too:
+    its own is the last.
+    """
     reads, writes = _streams(kernel.reads), _streams(kernel.writes)
-    product = next((each for each in stands_for if each.kind in LIBRARY), None)
+    product = next((each for each in reversed(stands_for) if each.kind in LIBRARY), None)
     if product is None:
         return [
             replace(each, reads=reads if each is stands_for[0] else each.reads, writes=writes)
