@@ -196,6 +196,28 @@ def test_what_an_online_attention_stores_on_the_way_is_made_once() -> None:
     assert found.traffic.is_equal, found.traffic
 
 
+def test_a_sum_over_both_sides_of_a_product_makes_its_tile_once() -> None:
+    """Decoding's attention and its output projection in one kernel: queries of a head group are
+    rows of one online product, not of a product for each of its columns, and keys, values and
+    queries are loaded once a block."""
+    attention = "p = attention(q[8,4,1,64],k[8,1,512,64],v[8,1,512,64])"
+    graph = load(f"{attention}; einsum('bcmk,nbck->mn',p,w[512,8,4,64])", dtype="fp16", dims={})
+    b, c, k = (a.name for a in graph.ops[-1].axes if a.name in graph.ops[-1].reduces)
+    (n,) = (a.name for a in graph.ops[-1].axes if a.size == 512)
+    axes = {axis.name: AxisSchedule("loop", 64) for op in graph.ops for axis in op.axes}
+    axes |= {b: AxisSchedule("split", 8), k: AxisSchedule("split", 2), n: AxisSchedule("grid", 128)}
+    schedule = Schedule(axes=tuple(axes.items()), online=True, merge="launch")
+    kernel = Kernel(ops=tuple(range(len(graph.ops))), schedule=schedule)
+    source = emit.emit_kernel(graph, kernel).source
+    assert source.count("tl.dot(") == 2
+    assert f"for {c}_2 in range(" in source
+    (found,) = check_kernels(graph, [("k1", kernel)])
+    assert found.outcome == "pass", found
+    assert found.traffic is not None
+    assert found.traffic.is_equal, found.traffic
+    assert found.traffic.requested == found.traffic.interpreted
+
+
 def test_many_tiled_axes_have_small_tiles() -> None:
     """Sixteen points of four axes and a window over 64 channels are 7 million; with smaller tiles
     every axis still has two blocks, and few enough points for the interpreter."""

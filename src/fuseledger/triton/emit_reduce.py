@@ -9,6 +9,7 @@ from fuseledger.graph.op import COMBINES, Op
 from fuseledger.triton.dependence import above, siblings
 from fuseledger.triton.emit_body import Writer
 from fuseledger.triton.emit_product import contract, is_matrix, online_statistic, rescale_online
+from fuseledger.triton.emit_rows import sides_summed, sum_rows
 from fuseledger.triton.emit_scan import scan_op
 from fuseledger.triton.emit_statistic import InLanes, Statistic, start, step
 from fuseledger.triton.lanes import MATRIX_LEAST
@@ -39,6 +40,8 @@ def reduce_op(w: Writer, i: int, frame: Frame) -> None:
                 rescale_online(w, i, statistic, frame)
             else:
                 contract(w, i, frame)
+        elif op.combine == "sum" and (sides := sides_summed(w, i, frame)) is not None:
+            sum_rows(w, i, sides, frame)
         else:
             _statistics(w, i, frame)
 

@@ -175,8 +175,8 @@ def _held_in_lanes(nest: Nest, whole: frozenset[str], at_once: frozenset[str]) -
 
     Where a kernel has matrix products, all of these keep them, on one side. Where it has none, one
     reduction along other held axes keeps them and another reduces them: both work on one tile. So
-    do reductions along an axis that a loop takes `at_once`, made of others that keep it: that loop
-    inside theirs would make them again at each of their points.
+    do reductions along an axis that a loop takes `at_once`, made of others that keep it: a loop
+    along it would make these again at each point of what they reduce.
     """
     reductions = [op for op in nest.ops.values() if op.combine is not None]
     products = [op for op in reductions if op.is_contraction]
@@ -186,7 +186,7 @@ def _held_in_lanes(nest: Nest, whole: frozenset[str], at_once: frozenset[str]) -
     found: dict[object, list[str]] = {}
     for name, size in nest.sizes.items():
         reducers = tuple(k for k, op in enumerate(others) if name in op.reduces)
-        if name in at_once and not products and _is_reduced_late(nest, name):
+        if name in at_once and not products and _is_reduced_late(nest, name, whole):
             found.setdefault(reducers, []).append(name)
         if name not in whole or size == 1 or name in nest.open_axes or not reducers:
             continue
@@ -198,14 +198,16 @@ def _held_in_lanes(nest: Nest, whole: frozenset[str], at_once: frozenset[str]) -
     return tuple(map(tuple, found.values()))
 
 
-def _is_reduced_late(nest: Nest, axis: str) -> bool:
-    """Whether a reduction along an axis is made of one that keeps it."""
+def _is_reduced_late(nest: Nest, axis: str, whole: frozenset[str]) -> bool:
+    """Whether a reduction along an axis is made of one that keeps it, and reduces axes that the
+    other keeps and nobody holds."""
     above: dict[int, set[int]] = {i: set() for i in nest.positions}
     for edge in nest.edges:  # producers first
         above[edge.consumer] |= above[edge.producer] | {edge.producer}
     ops = nest.ops
     return any(
-        axis in op.reduces and any(ops[j].reduces and axis in ops[j].kept for j in above[i])
+        axis in op.reduces
+        and any(ops[j].reduces & set(op.kept) - whole and axis in ops[j].kept for j in above[i])
         for i, op in ops.items()
     )
 
