@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fuseledger.errors import SourceError
-from fuseledger.frontends.expression import FUNCTIONS, parse, reference
+from fuseledger.frontends.expression import parse
+from fuseledger.frontends.expression_functions import FUNCTIONS, reference
 from fuseledger.graph.graph import Graph
 from fuseledger.graph.validate import validate
 
@@ -244,7 +245,9 @@ def test_an_unknown_default_dtype_is_refused() -> None:
 def test_the_documentation_lists_every_function() -> None:
     """docs/expressions.md holds the table that the code makes."""
     text = DOCS.read_text(encoding="utf-8")
-    assert reference() in text, "replace the table by fuseledger.frontends.expression.reference()"
+    assert reference() in text, (
+        "replace the table by fuseledger.frontends.expression_functions.reference()"
+    )
 
 
 def test_the_documented_statements_can_be_read() -> None:

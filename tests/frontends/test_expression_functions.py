@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fuseledger.frontends.expression import FUNCTIONS, parse
+from fuseledger.frontends.expression import parse
+from fuseledger.frontends.expression_functions import FUNCTIONS
 from fuseledger.graph.evaluate import evaluate
 from fuseledger.graph.validate import validate
 

@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 from fuseledger.frontends import torch as frontend
-from fuseledger.frontends.aten import AtenGraph, Lowering, Ref
+from fuseledger.frontends.aten import Lowering
 from fuseledger.frontends.aten_composites import recognised
+from fuseledger.frontends.aten_graph import AtenGraph, Ref
 from fuseledger.graph.builder import GraphBuilder
 from fuseledger.graph.evaluate import evaluate
 from fuseledger.graph.graph import Graph

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fuseledger.frontends.aten import AtenGraph, AtenNode, Ref, Value
+from fuseledger.frontends.aten_graph import AtenGraph, AtenNode, Ref, Value
 from fuseledger.frontends.aten_json import read
 from fuseledger.peers.eager import eager_kernels, eager_plan, table
 from fuseledger.peers.standin import standin_kernels

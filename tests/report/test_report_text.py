@@ -139,7 +139,7 @@ def test_an_op_of_unknown_kind_shows_no_schedule() -> None:
     page = Page(width=100, colour=False)
     words = explain_text(kernel_document(made, 1), page)
     assert "schedule:" not in words
-    assert "priced as one pass over their bytes" in _text(made)
+    assert "priced as one pass over their tensors" in _text(made)
 
 
 def test_the_clocks_title_names_what_is_added() -> None:

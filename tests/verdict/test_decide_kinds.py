@@ -4,9 +4,9 @@ import pytest
 
 from fuseledger.devices import load, replace_figures
 from fuseledger.errors import DecisionError
-from fuseledger.verdict.attention import best_split as best_kv_split
-from fuseledger.verdict.attention import decide_attention
-from fuseledger.verdict.gemm import Gemm, best_split, decide_gemm
+from fuseledger.verdict.attention import Attention, decide_attention
+from fuseledger.verdict.gemm import Gemm, decide_gemm
+from fuseledger.verdict.split import Pricing
 
 H100 = load("h100-sxm")
 TILE = (128, 128)
@@ -26,7 +26,7 @@ def test_a_skinny_gemm_is_split():
 
 def test_the_best_factor_is_the_fastest_of_all():
     """No factor that covers the machine is faster than the one found."""
-    best = best_split(SKINNY, H100)
+    best = Pricing(SKINNY.split(), H100).best()
     factors = [split for split in range(2, 65) if 64 * split >= 132]
     options = decide_gemm(SKINNY, H100, splits=factors).options[1:]
     times = {option.name: option.time_us for option in options}
@@ -114,11 +114,18 @@ def test_heads_too_wide_do_not_fit():
     assert "256 KB" in verdict.reason
 
 
+def test_attention_of_many_queries_is_no_decoding():
+    """One query a head is a step of decoding; a prompt has many."""
+    assert Attention(heads=8, kv=64, d=64).title.startswith("decode attention, 8 heads")
+    assert Attention(heads=8, kv=64, d=64, queries=64).title.startswith("attention, 8 heads, 64")
+
+
 def test_the_best_kv_split_covers_the_machine():
     """The factor covers whatever SMs there are."""
+    question = Attention(heads=8, kv=8192, d=128)
     for sms in (16, 132, 500):
         device = replace_figures(H100, sm_count=sms)
-        assert 8 * best_kv_split(8, 8192, 128, device) >= sms
+        assert 8 * Pricing(question.split(), device).best() >= sms
 
 
 def test_a_gemm_too_small_for_any_machine_is_left_whole():

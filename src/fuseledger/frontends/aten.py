@@ -1,4 +1,4 @@
-"""ATen graphs as a neutral list of nodes, and their lowering to the IR.
+"""The lowering of ATen graphs to the IR.
 
 Three sources make an `AtenGraph`: a JSON corpus (`aten_json`), a `.pt2` archive (`aten_pt2`) and a
 PyTorch module (`torch`). One table, keyed by operator, lowers all three. Four rules hold for all:
@@ -11,180 +11,28 @@ PyTorch module (`torch`). One table, keyed by operator, lowers all three. Four r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
 from msgspec import Struct, field
 
 from fuseledger.errors import ShapeError, SourceError
+from fuseledger.frontends.aten_graph import (
+    AtenGraph,
+    AtenNode,
+    Ref,
+    Value,
+    is_in_place,
+    needed,
+    references,
+)
+from fuseledger.frontends.aten_site import Lowerer, Site, Unlowered
 from fuseledger.frontends.names import is_text
-from fuseledger.graph.broadcast import broadcast_shapes
 from fuseledger.graph.builder import GraphBuilder
 from fuseledger.graph.graph import Graph
-from fuseledger.graph.scalar import Const, Coord, Expr, Read, call, rename
 from fuseledger.graph.tensor import MAX_ELEMENTS, too_large
 from fuseledger.graph.view import View
-
-
-class Ref(Struct, frozen=True):
-    """A tensor argument, by the name of the value."""
-
-    name: str
-
-
-class Value(Struct, frozen=True):
-    """A tensor of the source: the name by which nodes refer to it, its shape and our dtype."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-
-
-class AtenNode(Struct, frozen=True, kw_only=True):
-    """One call. `op` is `aten.mul.Tensor`; missing `args` take ATen's defaults."""
-
-    name: str
-    op: str
-    args: Mapping[str, Any]
-    """By the schema's argument names: `Ref`, number, bool, string, None, or lists of these."""
-    outputs: tuple[Value, ...]
-
-    @property
-    def packet(self) -> str:
-        """The operator without namespace `aten` and without overload: `mul`, `kb.sdpa`."""
-        parts = self.op.split(".")
-        name = ".".join(parts[:-1]) if len(parts) > 2 else self.op
-        return name.removeprefix("aten.")
-
-
-class AtenGraph(Struct, frozen=True, kw_only=True):
-    """What a source holds: values that exist before it runs, calls, and what leaves."""
-
-    name: str
-    source: str
-    """File or factory, for error messages."""
-    inputs: tuple[tuple[str, Value], ...]
-    """(the source's own name, value) of what the caller passes."""
-    weights: tuple[tuple[str, Value], ...]
-    """(qualified name, value) of parameters, buffers and constants."""
-    nodes: tuple[AtenNode, ...]
-    outputs: tuple[str, ...]
-    notes: tuple[str, ...] = ()
-
-
-class Unlowered(Exception):
-    """The table's function does not cover these arguments: the call becomes a barrier."""
-
-
-class Site(Struct, frozen=True):
-    """One call with its tensors resolved: what a lowering function works on."""
-
-    lowering: Lowering
-    node: AtenNode
-    args: dict[str, Any]
-
-    @property
-    def b(self) -> GraphBuilder:
-        """The builder."""
-        return self.lowering.builder
-
-    @property
-    def out(self) -> Value:
-        """The first result as the source declares it."""
-        return self.node.outputs[0]
-
-    def view(self, name: str = "self") -> View:
-        """A tensor argument that must be there; a number becomes a uniform tensor."""
-        found = self.args.get(name)
-        if isinstance(found, View):
-            return found
-        if isinstance(found, int | float):
-            return self.uniform(float(found), (), self.out.dtype)
-        raise Unlowered(name)
-
-    def maybe(self, name: str) -> View | None:
-        """A tensor argument that may be missing or None."""
-        found = self.args.get(name)
-        return found if isinstance(found, View) else None
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """Any argument; `default` where it is missing or None."""
-        found = self.args.get(name)
-        return default if found is None else found
-
-    def number(self, name: str, default: float = 0.0) -> float:
-        """A scalar argument; a tensor of one known value counts."""
-        found = self.args.get(name)
-        if isinstance(found, View):
-            if found.base not in self.lowering.uniform:
-                raise Unlowered(name)
-            return self.lowering.uniform[found.base]
-        return default if found is None else float(found)
-
-    def ints(self, name: str, default: Sequence[int] = (), length: int | None = None) -> list[int]:
-        """A list of integers; one integer stands for `length` of them."""
-        found = self.args.get(name)
-        values = list(default) if found is None or found == [] else found
-        values = [values] if isinstance(values, int) else [int(v) for v in values]
-        if length is not None and len(values) == 1:
-            values *= length
-        return values
-
-    def dims(self, rank: int, name: str = "dim") -> list[int]:
-        """Dimensions counted from 0; all of them where the argument is missing or empty."""
-        return sorted({dim % rank for dim in self.ints(name, range(rank))}) if rank else []
-
-    def views(self, name: str = "tensors") -> list[View]:
-        """A list of tensors."""
-        return [view for view in self.get(name, []) if isinstance(view, View)]
-
-    def uniform(self, value: float, shape: Sequence[int], dtype: str) -> View:
-        """A tensor of one known value: stored as a scalar, read by pointwise ops as a literal."""
-        scalar = self.b.weight(self.node.name, (), dtype)
-        self.lowering.uniform[scalar.base] = value
-        self.lowering.folded[scalar.base] = self.out.name
-        return scalar.expand(tuple(shape))
-
-    def fold(self) -> list[View | None]:
-        """The results as weights: they depend on no input."""
-        folded: list[View | None] = []
-        for value in self.node.outputs:
-            view = self.b.weight(value.name, value.shape, value.dtype)
-            self.lowering.folded[view.base] = value.name
-            folded.append(view)
-        return folded
-
-    def map(
-        self,
-        function: str,
-        args: Sequence[View | float],
-        body: Expr | None = None,
-        *,
-        dtype: str | None = None,
-    ) -> View:
-        """A pointwise op over tensors and numbers that broadcast together.
-
-        `Read(i)` in `body` is argument i; without a body, `function` is applied to all of them.
-        The dtype is the call's where none is given.
-        """
-        operands: list[View] = []
-        exprs: list[Expr] = []
-        for arg in args:
-            known = self.lowering.uniform.get(arg.base) if isinstance(arg, View) else float(arg)
-            if isinstance(arg, View) and known is None:
-                exprs.append(Read(len(operands)))
-                operands.append(arg)
-            else:
-                exprs.append(Const(known if known is not None else 0.0))
-        whole = body if body is not None else call(function, *map(Read, range(len(args))))
-        inner = rename(whole, slots=exprs.__getitem__, axes=Coord)
-        shape = broadcast_shapes(function, [arg.shape for arg in args if isinstance(arg, View)])
-        result = self.b.map(function, operands, body=inner, dtype=dtype or self.out.dtype)
-        return result if result.shape == shape else result.expand(shape)
-
-
-Lowerer = Callable[[Site], "View | Sequence[View | None]"]
 
 
 @cache
@@ -195,18 +43,21 @@ def table() -> dict[str, Lowerer]:
         aten_nn,
         aten_norm,
         aten_pointwise,
+        aten_random,
         aten_reduce,
         aten_shape,
+        aten_views,
     )
 
     return {
         **aten_pointwise.POINTWISE,
+        **aten_random.DRAWS,
         **aten_reduce.REDUCTIONS,
         **aten_norm.NORMS,
         **aten_nn.NN,
         **aten_index.INDEXING,
         **aten_shape.SHAPES,
-        **aten_shape.VIEWS,
+        **aten_views.VIEWS,
     }
 
 
@@ -245,7 +96,7 @@ class Lowering(Struct):
         for name, value in source.weights:
             self.bindings[value.name] = _Binding(b.weight(name, value.shape, value.dtype))
         self.external = set(self.bindings)
-        self.read = _needed(source)
+        self.read = needed(source)
         for node in source.nodes:
             if is_in_place(node.packet) or any(v.name in self.read for v in node.outputs):
                 self._call(node)
@@ -262,7 +113,7 @@ class Lowering(Struct):
     # -- one call --------------------------------------------------------------------------
 
     def _call(self, node: AtenNode) -> None:
-        from fuseledger.frontends.aten_shape import VIEWS
+        from fuseledger.frontends.aten_views import VIEWS
 
         if not node.outputs:
             return
@@ -305,7 +156,7 @@ class Lowering(Struct):
         return Site(self, node, {name: resolved(arg) for name, arg in node.args.items()})
 
     def _lowered(self, node: AtenNode, site: Site) -> list[View | None]:
-        from fuseledger.frontends.aten_shape import RANDOM
+        from fuseledger.frontends.aten_random import RANDOM
 
         operands = _tensors(site.args.values())
         packet = node.packet.removesuffix("_") if is_in_place(node.packet) else node.packet
@@ -368,7 +219,7 @@ class Lowering(Struct):
 
     def _mutate(self, name: str, new: View) -> None:
         """Rebind a name, what it is a view of, and every other view of that."""
-        from fuseledger.frontends.aten_shape import written_back
+        from fuseledger.frontends.aten_write_back import written_back
 
         binding = self.bindings[name]
         if binding.view == new:
@@ -444,34 +295,11 @@ def _names(source: AtenGraph) -> Iterator[str]:
         yield from (node.name, node.op)
 
 
-def is_in_place(packet: str) -> bool:
-    """Whether the operator writes to its first argument."""
-    return packet.endswith("_") and not packet.endswith("__")
-
-
 def _lookup(node: AtenNode, lowerings: Mapping[str, Lowerer]) -> Lowerer | None:
     """By packet and overload, then by packet; an in-place op by its functional name."""
     packet = node.packet.removesuffix("_") if is_in_place(node.packet) else node.packet
     overload = node.op.rsplit(".", 1)[-1]
     return lowerings.get(f"{packet}.{overload}") or lowerings.get(packet)
-
-
-def _needed(source: AtenGraph) -> set[str]:
-    """Values that reach an output; what is written in place counts, whoever reads it."""
-    needed = set(source.outputs)
-    for node in reversed(source.nodes):
-        if is_in_place(node.packet) or any(value.name in needed for value in node.outputs):
-            needed.update(references(node.args.values()))
-    return needed
-
-
-def references(args: Iterable[Any]) -> Iterator[str]:
-    """Names of the tensors among arguments, lists included."""
-    for arg in args:
-        if isinstance(arg, Ref):
-            yield arg.name
-        elif isinstance(arg, list):
-            yield from references(arg)  # pyright: ignore[reportUnknownArgumentType]
 
 
 def _tensors(args: Iterable[Any]) -> list[View]:

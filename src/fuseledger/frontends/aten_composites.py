@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from fuseledger.frontends.aten import AtenGraph, AtenNode, Ref, Value, is_in_place, references
+from fuseledger.frontends.aten_graph import AtenGraph, AtenNode, Ref, Value, is_in_place, references
 from fuseledger.graph.tensor import is_float
 
 Env = dict[str, Any]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fuseledger.frontends.aten import Lowerer, Site, Unlowered
+from fuseledger.frontends.aten_site import Lowerer, Site, Unlowered
 from fuseledger.graph import sample, window
 from fuseledger.graph.axis import Index
 from fuseledger.graph.broadcast import broadcast_shapes, dim_letters

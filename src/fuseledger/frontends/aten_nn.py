@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from fuseledger.frontends.aten import Lowerer, Site, Unlowered
-from fuseledger.frontends.aten_pointwise import dropped
+from fuseledger.frontends.aten_random import dropped
+from fuseledger.frontends.aten_site import Lowerer, Site, Unlowered
 from fuseledger.graph import columns, compose, window
 from fuseledger.graph.scalar import Read, call
 from fuseledger.graph.view import View

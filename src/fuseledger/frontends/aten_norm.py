@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fuseledger.frontends.aten import Lowerer, Site, Unlowered
 from fuseledger.frontends.aten_pointwise import cast
 from fuseledger.frontends.aten_reduce import norm, reduced
+from fuseledger.frontends.aten_site import Lowerer, Site, Unlowered
 from fuseledger.graph import compose
 from fuseledger.graph.axis import Index
 from fuseledger.graph.broadcast import dim_letters

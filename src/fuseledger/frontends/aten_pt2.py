@@ -14,7 +14,8 @@ from typing import Any, cast
 from msgspec import Struct, field
 
 from fuseledger.errors import SourceError
-from fuseledger.frontends.aten import AtenGraph, AtenNode, Ref, Value, lower
+from fuseledger.frontends.aten import lower
+from fuseledger.frontends.aten_graph import AtenGraph, AtenNode, Ref, Value
 from fuseledger.graph.graph import Graph
 
 Json = dict[str, Any]

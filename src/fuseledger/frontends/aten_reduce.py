@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from math import prod
 
-from fuseledger.frontends.aten import Lowerer, Site, Unlowered
 from fuseledger.frontends.aten_pointwise import cast
+from fuseledger.frontends.aten_site import Lowerer, Site, Unlowered
 from fuseledger.graph import compose
 from fuseledger.graph.broadcast import dim_letters
 from fuseledger.graph.operand import Operand

@@ -1,21 +1,19 @@
 """Expressions: `gemm(4096,4096,4096) + bias + gelu + residual`, read into a Graph.
 
 `parse` is the way in. The language is described in docs/expressions.md; its functions are the
-tables of `expression_nn`, `_window`, `_reduce`, `_pointwise` and `_shape`.
+tables of `expression_nn`, `_window`, `_reduce`, `_pointwise` and `_shape`,
+collected in `expression_functions`.
 """
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
-from fuseledger.errors import ShapeError, SourceError
-from fuseledger.frontends.expression_nn import NETWORK, matmul
-from fuseledger.frontends.expression_pointwise import POINTWISE
-from fuseledger.frontends.expression_reduce import REDUCTIONS
-from fuseledger.frontends.expression_shape import SHAPES
+from fuseledger.errors import SourceError
+from fuseledger.frontends.expression_functions import BY_WORD, slots_of
+from fuseledger.frontends.expression_nn import matmul
+from fuseledger.frontends.expression_operators import Value, one, operated, placed
 from fuseledger.frontends.expression_syntax import (
     Argument,
     Chain,
@@ -35,7 +33,6 @@ from fuseledger.frontends.expression_syntax import (
 from fuseledger.frontends.expression_table import (
     REQUIRED,
     TENSOR_KINDS,
-    Function,
     Kind,
     Param,
     Scope,
@@ -45,44 +42,12 @@ from fuseledger.frontends.expression_table import (
     nearest,
     shape_of,
 )
-from fuseledger.frontends.expression_window import WINDOWS
-from fuseledger.graph.broadcast import promote
 from fuseledger.graph.builder import GraphBuilder
 from fuseledger.graph.graph import Graph
-from fuseledger.graph.scalar import Const, Read, call
 from fuseledger.graph.tensor import Role
 from fuseledger.graph.view import View
 
-FUNCTIONS: dict[str, Function] = {
-    row.name: row for row in (*NETWORK, *WINDOWS, *REDUCTIONS, *POINTWISE, *SHAPES)
-}
-"""Every function by its name."""
-
-_BY_WORD: dict[str, Function] = {
-    word: row for row in FUNCTIONS.values() for word in (row.name, *row.aliases)
-}
-
-Value = View | float | tuple[View, ...]
-
-_OPERATORS: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
-    "+": ("add", operator.add),
-    "-": ("sub", operator.sub),
-    "*": ("mul", operator.mul),
-    "/": ("div", lambda x, y: x / y),
-    "**": ("pow", lambda x, y: float(x) ** float(y)),
-    "==": ("eq", operator.eq),
-    "!=": ("ne", operator.ne),
-    "<": ("lt", operator.lt),
-    "<=": ("le", operator.le),
-    ">": ("gt", operator.gt),
-    ">=": ("ge", operator.ge),
-}
-"""Sign → scalar function, and its meaning for two numbers."""
-
-_COMPARISONS = ("==", "!=", "<", "<=", ">", ">=")
-_POWERS = {2: "square", 0.5: "sqrt", -0.5: "rsqrt", -1: "reciprocal"}
 _ROLES: dict[str, Role] = {"weight": "weight", "input": "input", "constant": "constant"}
-_LARGEST_NUMBER = 1e300
 _NAME_LENGTH = 60
 
 
@@ -202,27 +167,20 @@ class _Reading:
 
     def view(self, node: Node, kind: Kind = "tensor") -> View:
         """The node's value as one tensor."""
-        return self._one(self.value(node, kind), node.at)
-
-    def _one(self, value: Value, at: int) -> View:
-        if isinstance(value, tuple):
-            raise Mistake(f"{len(value)} results; name them first, as in a, b = …", at)
-        if not isinstance(value, View):
-            raise Mistake(f"a tensor is needed here, not the number {value:g}", at)
-        return value
+        return one(self.value(node, kind), node.at)
 
     def _named(self, node: Name) -> Value:
         self.unread.discard(node.name)
         if node.name in self.names:
             return self.names[node.name]
-        if node.name in _BY_WORD:
+        if node.name in BY_WORD:
             raise Mistake(
                 f"'{node.name}' is a function; write {node.name}(…) or x | {node.name}", node.at
             )
         raise Mistake(self._unknown(node.name), node.at)
 
     def _unknown(self, name: str, *, function: bool = False) -> str:
-        hint = nearest(name, tuple(_BY_WORD))
+        hint = nearest(name, tuple(BY_WORD))
         if hint or function:
             return f"unknown function '{name}'; {hint or 'docs/expressions.md lists them'}"
         hint = nearest(name, tuple(self.names))
@@ -235,9 +193,9 @@ class _Reading:
         shape = tuple(self._placed(size, param, self._size(size)) for size in node.sizes)
         dtype = "int64" if kind == "indices" else self.scope.dtype
         if node.dtype is not None:
-            with _at(node.dtype.at):
+            with placed(node.dtype.at):
                 dtype = dtype_named(node.dtype.name)
-        with _at(node.at):
+        with placed(node.at):
             check_shape(shape)
         known = self.names.get(node.name)
         if known is not None:
@@ -280,14 +238,14 @@ class _Reading:
     def _chain(self, node: Chain, left: Value) -> Value:
         for sign, at, right in node.rest:
             if sign == "|" or (sign == "+" and self._is_stage(right)):
-                left = self._piped(self._one(left, at), right)
+                left = self._piped(one(left, at), right)
             elif sign == "@":
                 is_matrix = isinstance(right, Declaration) and len(right.sizes) == 2
                 other = self.view(right, "weight" if is_matrix else "tensor")
-                with _at(at):
-                    left = matmul(self.scope, self._one(left, at), other)
+                with placed(at):
+                    left = matmul(self.scope, one(left, at), other)
             else:
-                left = self._operated(sign, at, left, self.value(right))
+                left = operated(self.scope, sign, at, left, self.value(right))
         return left
 
     def _piped(self, left: View, node: Node) -> Value:
@@ -303,10 +261,10 @@ class _Reading:
     def _is_stage(self, node: Node) -> bool:
         """Whether a right operand of + is a function that lacks its tensor."""
         if isinstance(node, Name):
-            return node.name not in self.names and node.name in _BY_WORD
-        if not isinstance(node, Invocation) or node.function not in _BY_WORD:
+            return node.name not in self.names and node.name in BY_WORD
+        if not isinstance(node, Invocation) or node.function not in BY_WORD:
             return False
-        function = _BY_WORD[node.function]
+        function = BY_WORD[node.function]
         return function.is_stage and not any(
             self._has_tensor(argument.value)
             if argument.keyword is None
@@ -333,46 +291,22 @@ class _Reading:
         value = self.value(node.operand)
         if isinstance(value, int | float):
             return -value
-        return self.scope.b.map("neg", [self._one(value, node.at)])
-
-    def _operated(self, sign: str, at: int, left: Value, right: Value) -> Value:
-        function, fold = _OPERATORS[sign]
-        numbers = [value for value in (left, right) if isinstance(value, int | float)]
-        if len(numbers) == 2:
-            return _folded(fold, numbers, at)
-        if sign == "**" and isinstance(right, int | float) and right in (1, *_POWERS):
-            base = self._one(left, at)
-            return base if right == 1 else self.scope.b.map(_POWERS[right], [base])
-        operands = [self._one(v, at) for v in (left, right) if not isinstance(v, int | float)]
-        slots = iter(range(2))
-        body = call(
-            function,
-            *(
-                Const(float(value)) if isinstance(value, int | float) else Read(next(slots))
-                for value in (left, right)
-            ),
-        )
-        dtype = promote([view.dtype for view in operands])
-        if sign == "/" or any(number != int(number) for number in numbers if abs(number) < 2**53):
-            dtype = self.scope.real(dtype)
-        with _at(at):
-            out = "bool" if sign in _COMPARISONS else dtype
-            return self.scope.b.map(function, operands, body=body, dtype=out)
+        return self.scope.b.map("neg", [one(value, node.at)])
 
     # -- functions -------------------------------------------------------------------------
 
     def _call(
         self, node: Node, word: str, arguments: tuple[Argument, ...], piped: View | None = None
     ) -> Value:
-        function = _BY_WORD.get(word)
+        function = BY_WORD.get(word)
         if function is None:
             raise Mistake(self._unknown(word, function=True), node.at)
         if piped is not None and not function.is_stage:
             raise Mistake(f"{function.signature} takes no tensor on its left", node.at)
-        slots = _slots(function, arguments, piped is not None)
+        slots = slots_of(function, arguments, piped is not None)
         first = piped
         bound: dict[str, Any] = {}
-        with _at(node.at):
+        with placed(node.at):
             for position, param in enumerate(function.params):
                 nodes = slots.get(param.name)
                 if piped is not None and position == 0:
@@ -396,7 +330,7 @@ class _Reading:
         return tuple(values)
 
     def _placed(self, node: Node, param: Param, raw: Any, first: View | None = None) -> Any:
-        with _at(node.at):
+        with placed(node.at):
             return checked(param, raw, first)
 
     def _raw(self, param: Param, node: Node) -> Any:
@@ -415,67 +349,3 @@ class _Reading:
         if isinstance(node, Group):
             return tuple(self.value(item) for item in node.items)
         return self.value(node)
-
-
-def _slots(
-    function: Function, arguments: tuple[Argument, ...], piped: bool
-) -> dict[str, list[Node]]:
-    """Parameter → the arguments written for it."""
-    slots: dict[str, list[Node]] = {}
-    waiting = list(function.params[1 if piped else 0 :])
-    names = [param.name for param in function.params[1 if piped else 0 :]]
-    for argument in arguments:
-        if argument.keyword is None:
-            if not waiting:
-                raise Mistake(f"too many arguments for {function.signature}", argument.value.at)
-            slots.setdefault(waiting[0].name, []).append(argument.value)
-            if not waiting[0].many:
-                del waiting[0]
-            continue
-        name = argument.keyword.name
-        if name not in names:
-            hint = nearest(name, names) or f"it is {function.signature}"
-            raise Mistake(f"{function.name} has no parameter '{name}'; {hint}", argument.keyword.at)
-        if name in slots:
-            raise Mistake(f"{name} is given twice in {function.signature}", argument.keyword.at)
-        slots[name] = [argument.value]
-        waiting = [param for param in waiting if param.name != name]
-    return slots
-
-
-@contextmanager
-def _at(at: int) -> Generator[None]:
-    """Gives mistakes that have no place this one."""
-    try:
-        yield
-    except Mistake as mistake:
-        if mistake.at is None:
-            raise Mistake(mistake.message, at) from None
-        raise
-    except ShapeError as error:
-        raise Mistake(str(error), at) from None
-
-
-def _folded(fold: Callable[[Any, Any], Any], numbers: Sequence[float], at: int) -> float:
-    """Two literals as one; whole numbers stay whole."""
-    try:
-        result = fold(*numbers)
-    except ZeroDivisionError:
-        raise Mistake("a division by zero", at) from None
-    except OverflowError:
-        result = float("inf")
-    if isinstance(result, complex):
-        raise Mistake("a power of a negative number that is not real", at)
-    if not abs(result) <= _LARGEST_NUMBER:
-        raise Mistake("a number too large", at)
-    whole = all(isinstance(number, int) for number in numbers) and result == int(result)
-    return int(result) if whole else float(result)
-
-
-def reference() -> str:
-    """The function table of docs/expressions.md, in Markdown."""
-    lines = ["| function | also | what it computes |", "|---|---|---|"]
-    for row in FUNCTIONS.values():
-        also = ", ".join(f"`{alias}`" for alias in row.aliases)
-        lines.append(f"| `{row.signature}` | {also} | {row.meaning} |")
-    return "\n".join(lines)

@@ -198,7 +198,7 @@ def _flatten(text: str) -> str:
 
 @cache
 def _parser() -> Any:
-    from fuseledger.frontends.expression_tables import parser
+    from fuseledger.frontends.expression_grammar import parser
 
     return parser(_Builder())
 

@@ -156,7 +156,7 @@ def _connect(nest: Nest, made: dict[str, int], source: Graph) -> None:
             if write.tensor in source.outputs or not inside.issuperset(readers):
                 nest.outputs.append(write.tensor)
             if None in write.plain and not inside.isdisjoint(readers):
-                nest.veto = f"{op.name} reorders {write.tensor}: its reader walks other axes"
+                nest.veto = f"{op.name} writes its result in an order that its reader does not walk"
 
 
 def _open_axes(nest: Nest, fed: set[int]) -> None:

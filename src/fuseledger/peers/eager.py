@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 from fuseledger.clock.library_kernel import LibraryKernel
-from fuseledger.frontends.aten import AtenGraph, AtenNode, Ref
+from fuseledger.frontends.aten_graph import AtenGraph, AtenNode, Ref
 from fuseledger.peers.eager_state import VIEWS, Call, Operand, Rule, dense, dense_strides
 
 EagerKernel = LibraryKernel

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from fuseledger.clock.library_kernel import BYTES, Kind, LibraryKernel, Pipe, Stream, tensor_bytes
-from fuseledger.frontends.aten import AtenNode, Ref, Value
+from fuseledger.frontends.aten_graph import AtenNode, Ref, Value
 
 
 class Operand(Struct, frozen=True):

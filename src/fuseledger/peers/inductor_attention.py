@@ -16,7 +16,7 @@ import operator
 from collections.abc import Mapping
 from typing import Any
 
-from fuseledger.frontends.aten import AtenNode, Ref, Value
+from fuseledger.frontends.aten_graph import AtenNode, Ref, Value
 from fuseledger.graph.graph import Graph
 from fuseledger.peers.attention import Attention
 

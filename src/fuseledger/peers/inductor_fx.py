@@ -12,7 +12,7 @@ from typing import Any, cast
 from msgspec import Struct
 
 from fuseledger.errors import SourceError
-from fuseledger.frontends.aten import AtenGraph, AtenNode, Ref
+from fuseledger.frontends.aten_graph import AtenGraph, AtenNode, Ref
 from fuseledger.frontends.aten_json import DTYPES
 from fuseledger.peers.inductor_attention import LONG_NAMES, PACKETS, attention
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 
-from fuseledger.frontends.aten import AtenGraph, AtenNode, Lowering
+from fuseledger.frontends.aten import Lowering
+from fuseledger.frontends.aten_graph import AtenGraph, AtenNode
 from fuseledger.frontends.source import load, runs_python
 from fuseledger.graph.builder import GraphBuilder
 from fuseledger.graph.graph import Graph
@@ -23,17 +23,6 @@ class Program(Struct, frozen=True, kw_only=True):
     """None where the source is an expression or an ONNX file: peers then run our own ops."""
     made_by: Mapping[str, str]
     """Our op → the source's node that it was lowered from, or itself where there is none."""
-
-    def by_op(self) -> Program:
-        """The same program for a peer that names our ops instead of the source's nodes."""
-        return replace(self, made_by={op.name: op.name for op in self.graph.ops})
-
-    def ops_of(self, origins: tuple[str, ...]) -> tuple[int, ...]:
-        """Positions of our ops that were lowered from these nodes, ascending."""
-        wanted = set(origins)
-        return tuple(
-            i for i, op in enumerate(self.graph.ops) if self.made_by.get(op.name) in wanted
-        )
 
 
 def read_program(

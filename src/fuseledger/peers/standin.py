@@ -25,7 +25,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from fuseledger.clock.library_kernel import LibraryKernel, Stream
-from fuseledger.frontends.aten import AtenGraph
+from fuseledger.frontends.aten_graph import AtenGraph
 from fuseledger.peers.eager import EagerPlan, eager_plan
 from fuseledger.peers.eager_state import Call
 

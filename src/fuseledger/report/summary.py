@@ -308,7 +308,7 @@ def _barriers(document: PlanDocument) -> str | None:
     if not counts:
         return None
     named = ", ".join(f"{count} {name}" for name, count in counts.items())
-    return f"{named}: priced as one pass over their bytes; how they run is not known"
+    return f"{named}: priced as one pass over their tensors; how they run is not known"
 
 
 def registers_words(account: AccountPart) -> str:

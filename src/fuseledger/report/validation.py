@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from fuseledger.report.layout import Column, Page, Row
+from fuseledger.report.markdown import escape, table
 
 if TYPE_CHECKING:
-    from fuseledger.validate.run import Validation
+    from fuseledger.validate.run import Validation, Worst
     from fuseledger.validate.score import Score
 
 SCHEMA = "fuseledger/validate@1"
+EMPTY = "–"
 TITLES = (
     "corpus", "device", "class", "mode", "n", "MdAPE", "P90", "naive", "ρ", "τ", "ratio", "choice",
-    "majority", "naive", "pays",
+    "majority", "naive's", "pays",
 )  # fmt: skip
 
 
@@ -60,8 +62,7 @@ def validation_text(result: Validation, page: Page, *, everything: bool) -> None
         page.blank()
         if title:
             page.line(title, "bold")
-        columns = [Column(t, "left" if i < 4 else "right") for i, t in enumerate(TITLES)]
-        page.table(columns, [Row(_cells(s)) for s in _shown(scores, everything)])
+        _scores(page, [_cells(score) for score in _shown(scores, everything)])
     for class_, n, half, most in result.calibration:
         if class_ == "all":
             page.blank()
@@ -72,12 +73,19 @@ def validation_text(result: Validation, page: Page, *, everything: bool) -> None
     page.blank()
     page.line("worst rows", "bold")
     for w in result.worst:
-        parts = ", ".join(f"{name} {us:.0f}" for name, us in w.accounts)
-        page.line(
+        words = (
             f"{w.name} ({w.device}, {w.mode}): measured {w.measured_us:.0f} µs, "
-            f"predicted {w.predicted_us:.0f}: {parts}"
+            f"predicted {w.predicted_us:.0f}"
         )
+        page.line(f"{words}: {_made_of(w)}" if w.accounts else words)
     _tail(result, page)
+
+
+def _scores(page: Page, rows: list[list[str]]) -> None:
+    """A table of scores without the columns that no row fills."""
+    filled = [i for i in range(len(TITLES)) if any(row[i] != EMPTY for row in rows)]
+    columns = [Column(TITLES[i], "left" if i < 4 else "right", wraps=i < 3) for i in filled]
+    page.table(columns, [Row([row[i] for i in filled]) for row in rows])
 
 
 def _tail(result: Validation, page: Page) -> None:
@@ -92,24 +100,36 @@ def _tail(result: Validation, page: Page) -> None:
 
 def validation_markdown(result: Validation, *, everything: bool) -> str:
     """The same in Markdown."""
-    lines = [f"# Validation of {result.corpus}", "", result.protocol, ""]
+    parts = [f"# Validation of {escape(result.corpus)}", escape(result.protocol)]
     for title, scores in (("By problem", result.rows), ("Each device left out", result.device_out)):
-        if not scores:
-            continue
-        lines += [f"## {title}", "", "| " + " | ".join(TITLES) + " |", "|---" * len(TITLES) + "|"]
-        lines += ["| " + " | ".join(_cells(s)) + " |" for s in _shown(scores, everything)] + [""]
-    lines += ["## Worst rows", "", "| row | device | mode | measured µs | predicted µs | made of |",
-              "|---|---|---|---|---|---|"]  # fmt: skip
-    for w in result.worst:
-        parts = ", ".join(f"{name} {us:.0f}" for name, us in w.accounts)
-        cells = (w.name, w.device, w.mode, f"{w.measured_us:.0f}", f"{w.predicted_us:.0f}", parts)
-        lines.append("| " + " | ".join(cells) + " |")
-    lines += ["", "## Calibration of the error bars", ""]
-    lines += ["| class | n | in the median bar | in the 90 % bar |", "|---|---|---|---|"]
-    lines += [f"| {c} | {n} | {half:.2f} | {most:.2f} |" for c, n, half, most in result.calibration]
-    lines += ["", *(f"- skipped {n}: {reason}" for reason, n in result.skipped.items())]
-    lines += [f"- {note}" for note in result.notes]
-    return "\n".join(lines) + "\n"
+        if scores:
+            rows = [_cells(score) for score in _shown(scores, everything)]
+            parts += [f"## {title}", table(TITLES, rows)]
+    parts += [
+        "## Worst rows",
+        table(
+            ("row", "device", "mode", "measured µs:", "predicted µs:", "made of"),
+            [
+                (w.name, w.device, w.mode, f"{w.measured_us:.0f}", f"{w.predicted_us:.0f}",
+                 _made_of(w))
+                for w in result.worst
+            ],
+        ),
+        "## Calibration of the error bars",
+        table(
+            ("class", "n:", "in the median bar:", "in the 90 % bar:"),
+            [(c, str(n), f"{half:.2f}", f"{most:.2f}") for c, n, half, most in result.calibration],
+        ),
+    ]  # fmt: skip
+    items = [*(f"skipped {n}: {reason}" for reason, n in result.skipped.items()), *result.notes]
+    if items:
+        parts.append("\n".join(f"- {escape(item)}" for item in items))
+    return "\n\n".join(parts) + "\n"
+
+
+def _made_of(row: Worst) -> str:
+    """The kernels of a row and their predicted µs, where the clock tells them apart."""
+    return ", ".join(f"{name} {us:.0f}" for name, us in row.accounts)
 
 
 def _shown(scores: Sequence[Score], everything: bool) -> list[Score]:
@@ -143,7 +163,7 @@ def _percent(value: float) -> str:
 
 
 def _two(value: float | None, digits: int = 2) -> str:
-    return "–" if value is None else f"{value:.{digits}f}"
+    return EMPTY if value is None else f"{value:.{digits}f}"
 
 
 def _rounded(value: Any) -> Any:

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from fuseledger.errors import SourceError
-from fuseledger.frontends.aten import AtenGraph
+from fuseledger.frontends.aten_graph import AtenGraph
 from fuseledger.validate.corpus import Corpus, CorpusError
 from fuseledger.validate.kernelbench import Run, collect
 from fuseledger.validate.plans import PlanSource

@@ -13,7 +13,7 @@ from fuseledger.clock.library import sequence_class
 from fuseledger.clock.library_features import Setting
 from fuseledger.devices import Device
 from fuseledger.errors import SourceError
-from fuseledger.frontends.aten import AtenGraph
+from fuseledger.frontends.aten_graph import AtenGraph
 from fuseledger.validate.corpus import Corpus, CorpusError, Measured
 from fuseledger.validate.plans import EAGER_MODES, MODES, ByMode, Plans, PlanSource
 

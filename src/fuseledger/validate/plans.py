@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from fuseledger.clock.library_features import GRAPH_MODES
 from fuseledger.clock.library_kernel import LibraryKernel, Stream, tensor_bytes
 from fuseledger.devices import Device
-from fuseledger.frontends.aten import AtenGraph
+from fuseledger.frontends.aten_graph import AtenGraph
 from fuseledger.peers.eager import EagerPlan, eager_plan
 from fuseledger.peers.inductor_kernels import inductor_kernels
 from fuseledger.peers.peer import PeerPlan

@@ -14,7 +14,7 @@ from fuseledger.graph.compose import attention
 from fuseledger.graph.graph import Graph
 from fuseledger.graph.tensor import DTYPE_BITS, is_float
 from fuseledger.verdict.options import Decision
-from fuseledger.verdict.split import SIZE_MAX, Pricing, Realise, Split, decide_split
+from fuseledger.verdict.split import SIZE_MAX, Realise, Split, decide_split
 
 ROWS = 128
 """Queries of a block, where a head has so many: the tile of the libraries' attention."""
@@ -61,7 +61,7 @@ class Attention(Struct, frozen=True, kw_only=True):
     @property
     def title(self) -> str:
         """Heads, queries, keys, width and dtype."""
-        words = f"decode attention, {self.heads:,} heads"
+        words = f"{'decode ' * (self.queries == 1)}attention, {self.heads:,} heads"
         if self.kv_heads is not None:
             words += f" on {self.kv_heads:,} of K and V"
         if self.queries > 1:
@@ -105,8 +105,3 @@ def decide_attention(
     if kv < 2:
         raise DecisionError("attention: kv = 1 leaves nothing to split")
     return decide_split(question, device, splits, realise=realise)
-
-
-def best_split(heads: int, kv: int, d: int, device: Device, dtype: str = "fp16") -> int:
-    """The fastest factor by the clock, of those whose grid covers the machine where any does."""
-    return Pricing(Attention(heads=heads, kv=kv, d=d, dtype=dtype).split(), device).best()

@@ -13,7 +13,7 @@ from fuseledger.graph.builder import GraphBuilder
 from fuseledger.graph.graph import Graph
 from fuseledger.graph.tensor import DTYPE_BITS, is_float
 from fuseledger.verdict.options import Decision
-from fuseledger.verdict.split import SIZE_MAX, Pricing, Realise, Split, decide_split
+from fuseledger.verdict.split import SIZE_MAX, Realise, Split, decide_split
 
 
 class Gemm(Struct, frozen=True, kw_only=True):
@@ -80,8 +80,3 @@ def decide_gemm(
     if gemm.K < 2:
         raise DecisionError("gemm: K = 1 leaves nothing to split")
     return decide_split(gemm, device, splits, realise=realise)
-
-
-def best_split(gemm: Gemm, device: Device) -> int:
-    """The fastest factor by the clock, of those that fit and fill the machine where any does."""
-    return Pricing(gemm.split(), device).best()

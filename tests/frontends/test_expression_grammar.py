@@ -8,7 +8,7 @@ from typing import Any
 import lark
 import pytest
 
-from fuseledger.frontends import expression_syntax, expression_tables
+from fuseledger.frontends import expression_grammar, expression_syntax
 from fuseledger.frontends.expression_syntax import Mistake, read
 
 TEXTS = (
@@ -29,9 +29,9 @@ def _read(text: str) -> Any:
 
 
 def test_kept_tables_read_what_the_grammar_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Statements and mistakes are equal; `python -m fuseledger.frontends.expression_tables`."""
-    kept = json.loads(expression_tables.TABLES.read_text())
-    assert kept["grammar"] == expression_tables.GRAMMAR.read_text(), "make the tables anew"
+    """Statements and mistakes are equal; `python -m fuseledger.frontends.expression_grammar`."""
+    kept = json.loads(expression_grammar.TABLES.read_text())
+    assert kept["grammar"] == expression_grammar.GRAMMAR.read_text(), "make the tables anew"
     found = [_read(text) for text in TEXTS]
     monkeypatch.setattr(lark, "__version__", "another")
     expression_syntax._parser.cache_clear()
