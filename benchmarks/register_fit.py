@@ -97,7 +97,7 @@ def rows() -> list[Row]:
         tiles = {n: t for n, t in zip(sizes, case.tiles, strict=True) if t is not None}
         model = pricer.footprint.registers
         owning = case.walks == 1
-        block = model.block(pricer.regions(tiles), tiles, owning=owning)
+        block = model.block(pricer.regions(tiles), tiles, owning=owning, pipeline=case.pipeline)
         registers, spilled = int(cells["registers"]), int(cells["spilled"])
         stack = int(cells["stack"]) or spilled
         row = Row(

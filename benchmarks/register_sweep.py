@@ -30,7 +30,7 @@ from fuseledger.devices import load as load_device
 from fuseledger.errors import CannotEmit
 from fuseledger.frontends.source import load
 from fuseledger.graph.graph import Graph
-from fuseledger.ledger.kernel import Kernel
+from fuseledger.ledger.kernel import SHALLOW, Kernel, Pipeline
 from fuseledger.ledger.live_values import LOOP_POINTS
 from fuseledger.ledger.nest import Nest, analyse
 from fuseledger.ledger.online import online_variant
@@ -114,7 +114,8 @@ FAMILIES: dict[str, tuple[str, ...]] = {
 """Family → sources; every source is one kernel."""
 DTYPES = ("fp16", "fp16", "bf16", "fp32")
 FIELDS = (
-    "family", "source", "dtype", "device", "tiles", "walks", "online", "warps", "stages", "code",
+    "family", "source", "dtype", "device", "tiles", "walks", "online", "warps", "stages", "step",
+    "code",
     "registers", "stack", "spilled", "shared", "failed",
 )  # fmt: skip
 
@@ -131,7 +132,7 @@ class Case(Struct, frozen=True, kw_only=True):
     walks: int
     online: bool
     warps: int
-    stages: int
+    pipeline: Pipeline
 
     def cells(self) -> dict[str, str]:
         """The row's first cells."""
@@ -139,7 +140,8 @@ class Case(Struct, frozen=True, kw_only=True):
         return {
             "family": self.family, "source": self.source, "dtype": self.dtype,
             "device": self.device, "tiles": tiles, "walks": str(self.walks),
-            "online": str(int(self.online)), "warps": str(self.warps), "stages": str(self.stages),
+            "online": str(int(self.online)), "warps": str(self.warps),
+            "stages": str(self.pipeline.stages), "step": str(self.pipeline.step_bytes),
         }  # fmt: skip
 
     @staticmethod
@@ -149,7 +151,7 @@ class Case(Struct, frozen=True, kw_only=True):
         return Case(
             family=row["family"], source=row["source"], dtype=row["dtype"], device=row["device"],
             tiles=tiles, walks=int(row["walks"]), online=row["online"] == "1",
-            warps=int(row["warps"]), stages=int(row["stages"]),
+            warps=int(row["warps"]), pipeline=Pipeline(int(row["step"]), int(row["stages"])),
         )  # fmt: skip
 
     def graph(self) -> Graph:
@@ -163,10 +165,10 @@ class Case(Struct, frozen=True, kw_only=True):
         ops = tuple(range(len(graph.ops)))
         search.memo[ops] = Choice(
             cost=0.0, bytes=0, launches=1, time_us=0.0, tiles=self.tiles, walks=self.walks,
-            vetoes=(), online=self.online,
+            vetoes=(), online=self.online, pipeline=self.pipeline,
         )  # fmt: skip
         kernel = search.kernel(ops)
-        schedule = replace(kernel.schedule, warps=self.warps, stages=self.stages)
+        schedule = replace(kernel.schedule, warps=self.warps, pipeline=self.pipeline)
         return Kernel(ops=ops, schedule=schedule)
 
 
@@ -179,6 +181,9 @@ class Stream(Struct, frozen=True, kw_only=True):
     """Binary logarithm of the fewest elements that a block's tile is let grow to."""
     devices: tuple[str, ...] = DEVICES
     dtypes: tuple[str, ...] = DTYPES
+    steps: tuple[int, ...] = (SHALLOW.step_bytes,)
+    """Bytes of a step of the products' loops."""
+    stages: tuple[int, ...] = (1, 2, 2, 3, 4)
 
 
 STREAMS = (
@@ -187,9 +192,15 @@ STREAMS = (
     Stream(kernels=160, families=("pointwise", "reduction", "norm")),
     Stream(kernels=80, families=("gemm", "contractions"), least=12, devices=("h100-sxm", "b200")),
     Stream(kernels=45, families=("gemm",), least=14, devices=("h100-sxm",), dtypes=DTYPES[:3]),
-)
+    Stream(
+        kernels=240, families=("gemm", "contractions", "gemm", "window"), least=9,
+        steps=(128, 256), stages=(2, 3, 4, 5),
+    ),
+    Stream(kernels=180, families=tuple(FAMILIES), devices=("mi300x",), steps=(64, 64, 128)),
+)  # fmt: skip
 """Everything, the products with tiles that matrix units like, more without products, and more for
-the matrix units that one device of the list has: `wgmma`, `tcgen05`; epilogues of large tiles."""
+the matrix units that one device of the list has: `wgmma`, `tcgen05`; epilogues of large tiles; the
+longer steps of pipelines; and more for AMD, which one device stands for."""
 
 
 def cases(stream: Stream, seed: int) -> Iterator[Case]:
@@ -205,16 +216,14 @@ def cases(stream: Stream, seed: int) -> Iterator[Case]:
             sources = FAMILIES[family]
             source = sources[turn % len(sources)]
             device = chance.choice(stream.devices)
-            found = _case(
-                chance, family, source, chance.choice(stream.dtypes), device, stream.least
-            )
+            found = _case(chance, family, source, chance.choice(stream.dtypes), device, stream)
             if found is not None:
                 yield found
         turn += 1
 
 
 def _case(
-    chance: random.Random, family: str, source: str, dtype: str, device: str, least: int
+    chance: random.Random, family: str, source: str, dtype: str, device: str, stream: Stream
 ) -> Case | None:
     graph = load(source, dtype=dtype, dims={})
     nest = analyse(graph, tuple(range(len(graph.ops))))
@@ -224,16 +233,21 @@ def _case(
     walks = chance.choice((1, 2)) if nest.carried and online is None else 1
     pricer = Pricer(online or nest, load_device(device))
     warps = chance.choice((4, 4, 8, 8, 16))
-    tiles = _tiles(chance, pricer, warps, least)
+    tiles = _tiles(chance, pricer, warps, stream.least)
     price = pricer.price(tiles, walks=walks)
     if any(account == "capacity" for account, _ in price.vetoes):
         return None
     if max((held.register_bytes for held in price.held), default=0) > HELD_PER_THREAD * 128 * warps:
         return None
+    pipeline = Pipeline(stages=chance.choice(stream.stages))
+    if len(stream.steps) > 1:
+        pipeline = replace(pipeline, step_bytes=chance.choice(stream.steps))
+        if pricer.price(tiles, walks=walks, pipeline=pipeline).pipeline != pipeline:
+            return None  # shared memory has no room for it
     return Case(
         family=family, source=source, dtype=dtype, device=device,
         tiles=tuple(price.tiles.get(name) for name in nest.sizes), walks=walks,
-        online=online is not None, warps=warps, stages=chance.choice((1, 2, 2, 3, 4)),
+        online=online is not None, warps=warps, pipeline=pipeline,
     )  # fmt: skip
 
 
@@ -302,7 +316,10 @@ def _wanted(version: str) -> Iterator[tuple[Case, EmittedKernel, str]]:
         for case in islice(cases(stream, seed), 2 * stream.kernels):
             graph = case.graph()
             try:
-                kernel = emit_kernel(graph, case.kernel(graph), name="k")
+                kernel = emit_kernel(
+                    graph, case.kernel(graph), name="k",
+                    in_flight=load_device(case.device).sm_count,
+                )  # fmt: skip
             except CannotEmit:
                 continue
             code = digest(kernel, case.device, version)
@@ -349,7 +366,7 @@ def write(path: Path, rows: list[dict[str, str]], version: str) -> None:
         file.write(f"# triton {version}\n")
         writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
         writer.writeheader()
-        writer.writerows(sorted(rows, key=lambda row: [row[name] for name in FIELDS[:10]]))
+        writer.writerows(sorted(rows, key=lambda row: [row[name] for name in FIELDS[:11]]))
     partial.replace(path)
 
 

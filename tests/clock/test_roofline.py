@@ -10,6 +10,7 @@ from fuseledger.clock.roofline import Roofline
 from fuseledger.devices import Count, Device, Figure, Figures, replace_figures
 from fuseledger.devices.figure import Launches, Peaks, Shares
 from fuseledger.errors import DeviceError
+from fuseledger.ledger.kernel import Pipeline
 from fuseledger.ledger.library_calls import Calls, LibraryCall
 from fuseledger.ledger.price import Price
 from fuseledger.ledger.staging import Staged
@@ -51,7 +52,7 @@ def price(**figures: Any) -> Price:
 
 def staged(rows: int) -> Staged:
     """Operands of so many rows, 64 bytes of each a step."""
-    return Staged(step_bytes=64 * rows, single_bytes=0, is_read_there=True, rows=rows)
+    return Staged(step_bytes=64 * rows, single_bytes=0, kept_bytes=0, is_read_there=True, rows=rows)
 
 
 def test_bound_by_dram():
@@ -186,20 +187,33 @@ def test_bandwidth_is_required():
         Roofline(machine(dram_measured_gbs=None)).time(price())
 
 
-def test_a_long_walk_on_a_short_grid_waits_for_its_trips():
-    """One block of 128 rows walks 16,384 fp16 elements, 32,768 B of each row: 1,280 B in flight
-    take a trip of 0.25 µs, so 25.6 trips are 6.4 µs; where shared memory holds 640 B, 12.8 µs."""
-    walk = {"blocks": 1, "staged": staged(128), "l2_bytes": 128 * 32_768}
-    free = Roofline(machine()).time(price(**walk))
-    tight = Roofline(machine(shared_memory_per_sm_bytes=count(128 * 640))).time(price(**walk))
-    assert dict(free.terms)["pipeline"] == pytest.approx(6.4)
-    assert dict(tight.terms)["pipeline"] == pytest.approx(12.8)
+WALK: dict[str, Any] = {"blocks": 1, "staged": staged(128), "l2_bytes": 128 * 32_768}
+"""One block of 128 rows that walks 16,384 fp16 elements, 32,768 B of each row."""
+
+
+@pytest.mark.parametrize(("stages", "us"), [(2, 128.0), (3, 64.0), (5, 32.0), (1, 128.0)])
+def test_generated_code_waits_for_the_trips_of_its_pipeline(stages: int, us: float):
+    """Steps of 64 B, of which all stages but one are in flight: 512 trips of 0.25 µs each with one
+    such step, a half and a quarter with two and four. A single stage has its own step in flight."""
+    pipeline = Pipeline(step_bytes=64, stages=stages)
+    time = Roofline(machine()).time(price(**WALK, pipeline=pipeline))
+    assert dict(time.terms)["pipeline"] == pytest.approx(us)
+
+
+def test_a_library_waits_for_the_trips_of_a_deep_pipeline():
+    """1,280 B of each row in flight take a trip of 0.25 µs, so 25.6 trips are 6.4 µs; where shared
+    memory holds 640 B, 12.8 µs."""
+    walk = price(**WALK, calls=Calls("gemm", GEMM))
+    for shared, us in ((None, 6.4), (count(128 * 640), 12.8)):
+        device = machine(shared_memory_per_sm_bytes=shared)
+        time = Roofline(device, realise="library").time(walk)
+        assert dict(time.terms)["pipeline"] == pytest.approx(us)
 
 
 def test_splits_shorten_the_walk():
     """In eight parts the same walk waits for an eighth of the trips."""
-    walk = {"blocks": 8, "staged": staged(128), "l2_bytes": 128 * 32_768}
-    assert dict(Roofline(machine()).time(price(**walk)).terms)["pipeline"] == pytest.approx(0.8)
+    time = Roofline(machine()).time(price(**{**WALK, "blocks": 8}))
+    assert dict(time.terms)["pipeline"] == pytest.approx(16.0)
 
 
 def test_partials_that_fit_stay_in_l2():

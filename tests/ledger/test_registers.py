@@ -7,6 +7,7 @@ import pytest
 
 from fuseledger.devices import load as load_device
 from fuseledger.frontends.source import load
+from fuseledger.ledger.kernel import SHALLOW
 from fuseledger.ledger.matrix_units import product_unit, warps_of_rows
 from fuseledger.ledger.nest import analyse
 from fuseledger.ledger.price import Price
@@ -24,7 +25,7 @@ def _pricer(source: str, device: str = "h100-sxm") -> Pricer:
 
 def _amounts(pricer: Pricer, tiles: dict[str, int], warps: int) -> dict[str, float]:
     model = pricer.footprint.registers
-    block = model.block(pricer.regions(tiles), tiles, owning=True)
+    block = model.block(pricer.regions(tiles), tiles, owning=True, pipeline=SHALLOW)
     found = model.amounts(block, warps, owning=True)
     return dict(zip(AMOUNTS, found, strict=True))
 
@@ -71,12 +72,12 @@ def test_values_of_an_epilogue_add_to_a_loop_that_is_over() -> None:
 
 
 def test_an_operand_made_in_the_kernel_lies_with_every_warp() -> None:
-    """silu(x) @ w, 64 rows and 16 columns on 4 warps of rows: each has 16 rows by 64 points of the
-    sum, in fp16, on 32 threads."""
+    """silu(x) @ w, 64 rows and 16 columns on 4 warps of rows: each has 16 rows by 32 points of a
+    step, in fp16, on 32 threads."""
     pricer = _pricer("(x[4096,2048] | silu) @ w[2048,4096]")
     rows, columns = [n for n in pricer.nest.open_axes if n not in pricer.nest.split_axes]
     found = _amounts(pricer, {rows: 64, columns: 16}, warps=4)
-    assert found["made"] == 16 * 64 / 2 / 32
+    assert found["made"] == 16 * 32 / 2 / 32
 
 
 def test_a_batch_is_taken_one_by_one() -> None:
@@ -92,7 +93,11 @@ def test_looped_products_hold_one_step_of_the_loop() -> None:
     pricer = _pricer("attention(q[8,16,2048,64],k[8,16,2048,64],v[8,16,2048,64])")
     tiles = {"a": 1, "b": 1, "m": 64, "d1": 64}
     model = pricer.footprint.registers
-    assert model.block(pricer.regions(tiles), tiles, owning=True).sides == [(64, 64), (64, 64)]
+    block = model.block(pricer.regions(tiles), tiles, owning=True, pipeline=SHALLOW)
+    assert block.sides == [
+        (64, 64),
+        (64, 64),
+    ]
 
 
 def test_what_the_compiler_spills_the_model_spills() -> None:

@@ -12,6 +12,7 @@ from fuseledger.frontends.source import load as read_source
 from fuseledger.graph.builder import GraphBuilder
 from fuseledger.graph.view import View
 from fuseledger.graph.window import Window, convolution
+from fuseledger.ledger.kernel import SHALLOW, Pipeline
 from fuseledger.ledger.nest import Nest, analyse
 from fuseledger.ledger.online import online_variant
 from fuseledger.ledger.price import Price
@@ -28,7 +29,7 @@ def gemm(b: GraphBuilder, x: View, y: View) -> View:
 
 def priced(nest: Nest, device: str, tiles: Mapping[str, int], stages: int = 2) -> Price:
     """The price of some tiles on a device."""
-    return Pricer(nest, load(device)).price(dict(tiles), stages=stages)
+    return Pricer(nest, load(device)).price(dict(tiles), pipeline=Pipeline(stages=stages))
 
 
 def attention() -> Nest:
@@ -67,7 +68,7 @@ def test_attention_holds_its_queries_and_streams_keys_and_values() -> None:
 
 def test_a_product_inside_a_loop_takes_its_depth_at_once() -> None:
     """Attention walks 64 keys a step, and all 128 of a head for each."""
-    assert loop_steps(attention(), {}) == {"n": 64, "d": 128}
+    assert loop_steps(attention(), {}, SHALLOW.step_bytes) == {"n": 64, "d": 128}
 
 
 def test_a_step_counts_innermost_axes_first() -> None:
@@ -77,8 +78,8 @@ def test_a_step_counts_innermost_axes_first() -> None:
         return convolution(b, x, w, [Window(kernel=3, before=1, after=1)] * 2)
 
     nest = nest_of(build, (8, 64, 56, 56), (128, 64, 3, 3))
-    reduced = {name: nest.sizes[name] for name in loop_steps(nest, {})}
-    assert list(zip(loop_steps(nest, {}).values(), reduced.values(), strict=True)) == [
+    reduced = {name: nest.sizes[name] for name in loop_steps(nest, {}, 64)}
+    assert list(zip(loop_steps(nest, {}, 64).values(), reduced.values(), strict=True)) == [
         (3, 3), (3, 3), (3, 64),
     ]  # fmt: skip
 
@@ -87,7 +88,7 @@ def test_a_loop_without_products_fills_the_lanes() -> None:
     """A sum of rows, two at a time, walks 512 points of each: 1,024 lanes."""
     nest = nest_of(lambda b, x: b.reduce("sum", [x], [1], "sum")[0], (4096, 65536))
     rows, columns = nest.sizes
-    assert loop_steps(nest, {rows: 2}) == {columns: 512}
+    assert loop_steps(nest, {rows: 2}, 64) == {columns: 512}
 
 
 def test_scattered_halves_have_one_buffer() -> None:

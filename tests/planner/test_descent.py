@@ -13,9 +13,11 @@ from fuseledger.graph.builder import GraphBuilder
 from fuseledger.graph.graph import Graph
 from fuseledger.graph.view import View
 from fuseledger.graph.window import Window, convolution, pool
+from fuseledger.ledger.kernel import SHALLOW, Pipeline
 from fuseledger.ledger.nest import analyse
 from fuseledger.ledger.price import Price
 from fuseledger.ledger.pricer import Pricer
+from fuseledger.ledger.staging import STAGES, STEPS
 from fuseledger.ledger.tiles import TileLimits
 from fuseledger.planner.descent import Descent, Key
 from fuseledger.planner.plan import PlanOptions, new_search
@@ -30,6 +32,12 @@ def skinny(b: GraphBuilder) -> View:
     """128×128×16384: one tile of 128×128, unless k is split."""
     x, w = b.input("x", (128, 16384), "fp16"), b.weight("w", (16384, 128), "fp16")
     return b.contract("gemm", "mk,kn->mn", [x, w])
+
+
+def gated(b: GraphBuilder) -> View:
+    """A product that no library has, of few rows: with a short pipeline, larger tiles wait more."""
+    x, w = b.input("x", (128, 1024), "fp16"), b.weight("w", (1024, 2048), "fp16")
+    return b.map("silu", [b.contract("gemm", "mk,kn->mn", [x, w])])
 
 
 def statistic(b: GraphBuilder, batch: int = 16, channels: int = 8) -> View:
@@ -66,23 +74,59 @@ def by_bytes(price: Price) -> Key:
 
 
 @pytest.mark.parametrize("key", [by_time, by_bytes])
-@pytest.mark.parametrize("build", [skinny, statistic, least_of_a_row, pooled])
+@pytest.mark.parametrize("build", [skinny, gated, statistic, least_of_a_row, pooled])
 def test_no_choice_of_tiles_is_better(build: Build, key: Callable[[Price], Key]) -> None:
-    """No tiles that are powers of two, or whole axes, cost 1 % less than those found."""
+    """No tiles that are powers of two, or whole axes, with any pipeline, cost 1 % less than those
+    found."""
     graph = graph_of(build)
     pricer = Pricer(analyse(graph, tuple(range(len(graph.ops)))), DEVICE)
     limits = TileLimits(pricer)
     found, _ = Descent(
-        pricer=pricer, limits=limits, walks=1, sms=SMS, key=key, is_enough=lambda price: False
-    ).best()
+        pricer=pricer, limits=limits, walks=1, sms=SMS, key=key, clock=CLOCK,
+        is_enough=lambda price: False,
+    ).best()  # fmt: skip
     nest = pricer.nest
     best = min(
-        key(pricer.price(tiles))
+        key(pricer.price(tiles, pipeline=pipeline))
+        for pipeline in (Pipeline(*each) for each in product(STEPS, STAGES))
         for each in product(*(powers(nest.sizes[name]) for name in nest.open_axes))
         if limits.allows(tiles := dict(zip(nest.open_axes, each, strict=True)))
     )
     assert found[:-1] == best[:-1]
     assert found[-1] <= 1.01 * best[-1]
+
+
+def test_generated_code_has_the_pipeline_that_it_waits_for() -> None:
+    """A product that no library has, with a long sum, on a grid that covers a quarter of the SMs:
+    with one step of 64 bytes in flight, trips to memory are the slowest term. The search takes a
+    pipeline with which they are not, or the deepest that any is."""
+
+    def build(b: GraphBuilder) -> View:
+        x, w = b.input("x", (64, 8192), "fp16"), b.weight("w", (8192, 512), "fp16")
+        return b.map("tanh", [b.map("silu", [b.contract("gemm", "mk,kn->mn", [x, w])])])
+
+    graph = graph_of(build)
+    search = new_search(graph, DEVICE, PlanOptions())
+    price = search.price(tuple(range(len(graph.ops))))
+    assert price.pipeline != SHALLOW
+    shallow = Pricer(analyse(graph, (0, 1, 2)), DEVICE).price(price.tiles)
+    assert CLOCK.time(shallow).slowest[0] == "pipeline"
+    assert CLOCK.time(price).total_us < CLOCK.time(shallow).total_us
+
+
+def test_what_waits_for_other_things_has_a_short_pipeline() -> None:
+    """A large product waits for the matrix units: two stages of 64 bytes are enough, though the
+    search starts from more; nothing that loads less ahead is as fast."""
+
+    def build(b: GraphBuilder) -> View:
+        x, w = b.input("x", (2048, 2048), "fp16"), b.weight("w", (2048, 2048), "fp16")
+        return b.map("tanh", [b.map("silu", [b.contract("gemm", "mk,kn->mn", [x, w])])])
+
+    graph = graph_of(build)
+    search = new_search(graph, DEVICE, PlanOptions())
+    price = search.price(tuple(range(len(graph.ops))))
+    assert CLOCK.time(price).slowest[0] == "matrix"
+    assert price.pipeline == SHALLOW
 
 
 def test_few_bytes_are_no_reason_to_be_slow() -> None:

@@ -16,7 +16,7 @@ from planned import (
 )
 
 from fuseledger.errors import CannotEmit
-from fuseledger.ledger.kernel import AxisSchedule, Kernel, Schedule
+from fuseledger.ledger.kernel import AxisSchedule, Kernel, Pipeline, Schedule
 from fuseledger.triton.emit import emit_kernel, module_source
 from fuseledger.triton.package import emit_plan, package_files
 from fuseledger.triton.scope import literal
@@ -54,6 +54,18 @@ def test_odd_sizes_are_masked() -> None:
     schedule = Schedule(axes=tuple(tiles.items()))
     source = emit_kernel(plan.graph, Kernel(ops=ledger.kernel.ops, schedule=schedule)).source
     assert source.count("m[:, None] < M") == 2
+
+
+@pytest.mark.parametrize(("step_bytes", "points"), [(64, 32), (128, 64), (256, 128)])
+def test_a_loop_takes_the_steps_of_its_pipeline(step_bytes: int, points: int) -> None:
+    """Bytes of a row in fp16 are half as many points; stages go to the launch."""
+    plan = planned(CHAIN)
+    kernel = plan.kernels[0].kernel
+    pipeline = Pipeline(step_bytes=step_bytes, stages=3)
+    schedule = replace(kernel.schedule, pipeline=pipeline)
+    emitted = emit_kernel(plan.graph, replace(kernel, schedule=schedule))
+    assert emitted.constants["BLOCK_K"] == points
+    assert emitted.stages == 3
 
 
 def test_an_owned_row_is_loaded_once() -> None:

@@ -33,9 +33,10 @@ WAVE_LATENCY_SHARE = 0.1
 """Of a block's latency, what each wave after the first adds: blocks that end let others start, so
 the rest is hidden by blocks in flight (assumed). A second walk waits for the first."""
 PIPELINE_BYTES = 1280
-"""Bytes along the reduced axis that a block has in flight of each row: five stages of 128 elements
-of two bytes, the deepest of TorchInductor's configurations for tiles of 64 and more
-(torch/_inductor/template_heuristics/triton.py, torch 2.13)."""
+"""Bytes along the reduced axis that a library's product has in flight of each row, where shared
+memory has room: five stages of 128 elements of two bytes, the deepest of TorchInductor's
+configurations for tiles of 64 and more (torch/_inductor/template_heuristics/triton.py, torch 2.13).
+A generated one has what its schedule's pipeline says."""
 PAIR_LOADS = 0.75
 """Share of its loads that a library's product makes where blocks form clusters: two neighbours of
 square tiles load three tiles' sides in place of four (cuBLAS on Hopper and Blackwell names such
@@ -81,10 +82,21 @@ class _Realised(NamedTuple):
     """Of the pipe's dense peak."""
     l2_us: float
     matrix_us: float
+    pipeline_us: float = 0.0
     spill_us: float = 0.0
     """None of a library's: its registers are not those of the schedule."""
     computed: float = 1.0
     """Share of the points that it computes: the others are masked."""
+
+
+class _Pipes(NamedTuple):
+    """Time of the pipes at their peak, in µs."""
+
+    matrix_us: float
+    lanes_us: float
+    special_us: float
+    on_lanes: bool
+    """Whether lanes compute the products."""
 
 
 class Roofline(Struct, frozen=True, dict=True):
@@ -102,46 +114,22 @@ class Roofline(Struct, frozen=True, dict=True):
         Raises DeviceError where the device states no DRAM bandwidth, launch cost or fp32 peak.
         """
         rates = self._rates
-        blocks, sms = price.blocks, rates.sms
-        waves = -(-blocks // (sms * price.blocks_per_sm))
-        fill = _fill(blocks, sms)
+        waves = -(-price.blocks // (rates.sms * price.blocks_per_sm))
+        fill = _fill(price.blocks, rates.sms)
         resident = self._resident(price) if price.partial_bytes else 0.0
-        dram_bytes = price.dram_bytes - resident + self.reread_bytes(price)
-        if price.rewalked_bytes:
-            dram_bytes -= price.rewalked_bytes * self.rewalked_share(price)
-        if price.merge in _AFTERWARDS:
-            dram_bytes -= (price.partial_bytes - resident) / 2
-        terms = [("dram", dram_bytes / self._drawn_gbs(min(blocks, sms)) / 1e3)]
-        if price.staged is not None and rates.latency_us:
-            terms.append(("pipeline", self._pipeline_us(price, price.staged.rows, waves)))
-        loads_us = max([us for _, us in terms])
-        matrix_us, lanes_us, on_lanes = 0.0, 0.0, False
-        for pipe, flops in price.flops.items():
-            unit, flops_per_s = self._pipe(pipe)
-            us = flops / flops_per_s * 1e6 / fill
-            if unit == "matrix":
-                matrix_us += us
-                on_lanes = on_lanes or pipe in self._lane_products
-            else:
-                lanes_us += us
-        special_us = 0.0
-        if rates.special_ops_per_s is not None:
-            special_us = price.special_ops / rates.special_ops_per_s * 1e6 / fill
-        spilled = 2 * price.spill_bytes * blocks * price.warps * WARP_THREADS
-        spill_us = spilled / rates.stream_gbs / 1e3
-        beside_us = loads_us, max(lanes_us, special_us)
-        rate = None if on_lanes or not matrix_us else self._convolution_rate(price)
-        realised = self._realised(
-            price, matrix_us, spill_us, beside_us, on_lanes=on_lanes, rate=rate, fill=fill
-        )
-        if lanes_us:
-            terms.append(("lanes", lanes_us * realised.computed))
-        if special_us:
-            terms.append(("special", special_us * realised.computed))
+        dram_us = self._dram_us(price, resident)
+        pipes = self._pipes_us(price, fill)
+        rate = self._convolution_rate(price) if pipes.matrix_us and not pipes.on_lanes else None
+        realised = self._realised(price, dram_us, pipes, rate, fill, waves)
+        terms = [("dram", dram_us)]
         if rates.l2_gbs is not None:
-            terms.insert(1, ("l2", realised.l2_us))
-        if matrix_us:
-            terms.append(("matrix", realised.matrix_us))
+            terms.append(("l2", realised.l2_us))
+        for name, us in (
+            ("pipeline", realised.pipeline_us), ("lanes", pipes.lanes_us * realised.computed),
+            ("special", pipes.special_us * realised.computed), ("matrix", realised.matrix_us),
+        ):  # fmt: skip
+            if us:
+                terms.append((name, us))
         launch_us = price.launches * rates.launch_us
         latency_us = price.walks * rates.latency_us * (1 + WAVE_LATENCY_SHARE * (waves - 1))
         combine_us = self._combine_us(price, resident) if price.merge in _AFTERWARDS else 0.0
@@ -155,31 +143,50 @@ class Roofline(Struct, frozen=True, dict=True):
             realised.name, realised.share,
         )  # fmt: skip
 
+    def _dram_us(self, price: Price, resident: float) -> float:
+        """Time of DRAM: what L2 does not serve, as fast as the grid draws it."""
+        moved = price.dram_bytes - resident + self.reread_bytes(price)
+        if price.rewalked_bytes:
+            moved -= price.rewalked_bytes * self.rewalked_share(price)
+        if price.merge in _AFTERWARDS:
+            moved -= (price.partial_bytes - resident) / 2
+        return moved / self._drawn_gbs(min(price.blocks, self._rates.sms)) / 1e3
+
+    def _pipes_us(self, price: Price, fill: float) -> _Pipes:
+        """Time of the pipes at their peak."""
+        matrix_us, lanes_us, on_lanes = 0.0, 0.0, False
+        for pipe, flops in price.flops.items():
+            unit, flops_per_s = self._pipe(pipe)
+            us = flops / flops_per_s * 1e6 / fill
+            if unit == "matrix":
+                matrix_us += us
+                on_lanes = on_lanes or pipe in self._lane_products
+            else:
+                lanes_us += us
+        special_per_s = self._rates.special_ops_per_s
+        special_us = price.special_ops / special_per_s * 1e6 / fill if special_per_s else 0.0
+        return _Pipes(matrix_us, lanes_us, special_us, on_lanes)
+
     def _realised(
-        self,
-        price: Price,
-        matrix_us: float,
-        spill_us: float,
-        beside_us: tuple[float, float],
-        *,
-        on_lanes: bool,
-        rate: ConvolutionRate | None,
-        fill: float,
-    ) -> _Realised:
-        """The cheaper realisation; a library call where it is no slower. `beside_us`: of DRAM and
-        the trips to it, and of the pipes beside the matrix units."""
-        calls = price.calls
+        self, price: Price, dram_us: float, pipes: _Pipes, rate: ConvolutionRate | None,
+        fill: float, waves: int,
+    ) -> _Realised:  # fmt: skip
+        """The cheaper realisation; a library call where it is no slower."""
+        calls, matrix_us = price.calls, pipes.matrix_us
         l2_us = self._l2_us(price, 1.0)
+        own_trips_us, trips_us = self._pipelines_us(price, waves)
+        spilled = 2 * price.spill_bytes * price.blocks * price.warps * WARP_THREADS
+        spill_us = spilled / self._rates.stream_gbs / 1e3
         if calls.core is None:
-            return _Realised(GENERATED, 1.0, l2_us, matrix_us, spill_us)
-        library, generated = self._shares("lanes" if on_lanes else calls.core)
+            return _Realised(GENERATED, 1.0, l2_us, matrix_us, own_trips_us, spill_us)
+        library, generated = self._shares("lanes" if pipes.on_lanes else calls.core)
         idle = 1.0
         if rate is not None:
             library, generated = rate.share, rate.share * generated / library
             idle = fill * rate.idle
         rows = price.calls.rows
         padded_us = matrix_us * _padding(price, DOT_ROWS) if rows else matrix_us
-        own = _Realised(GENERATED, generated, l2_us, padded_us / generated, spill_us)
+        own = _Realised(GENERATED, generated, l2_us, padded_us / generated, own_trips_us, spill_us)
         if calls.call is None:
             return own
         if price.merge == "last block" and price.merge not in calls.call.merges:
@@ -188,13 +195,13 @@ class Roofline(Struct, frozen=True, dict=True):
         padded_us = matrix_us * _padding(price, ATTENTION_TILE) if rows else matrix_us
         theirs = _Realised(
             calls.call.name, library, self._l2_us(price, loads),
-            idle * padded_us * computed / library, computed=computed,
+            idle * padded_us * computed / library, trips_us, computed=computed,
         )  # fmt: skip
         if self.realise != "best":
             return theirs if self.realise == "library" else own
-        loads_us, pipes_us = beside_us
-        slower = max(own.l2_us, own.matrix_us, loads_us, pipes_us) + spill_us
-        quicker = max(theirs.l2_us, theirs.matrix_us, loads_us, pipes_us * computed)
+        lanes_us = max(pipes.lanes_us, pipes.special_us)
+        slower = max(own.l2_us, own.matrix_us, own_trips_us, dram_us, lanes_us) + spill_us
+        quicker = max(theirs.l2_us, theirs.matrix_us, trips_us, dram_us, lanes_us * computed)
         return theirs if quicker <= slower else own
 
     def _l2_us(self, price: Price, loads: float) -> float:
@@ -291,19 +298,25 @@ class Roofline(Struct, frozen=True, dict=True):
         except DeviceError:
             return False
 
-    def _pipeline_us(self, price: Price, rows: int, waves: int) -> float:
-        """Time of the walk along a reduced axis: trips to memory that depend on each other.
+    def _pipelines_us(self, price: Price, waves: int) -> tuple[float, float]:
+        """Time of the walk along a reduced axis, of generated code and of a library: trips to
+        memory that depend on each other.
 
-        A block holds `PIPELINE_BYTES` of each row in flight, or what shared memory has room for,
-        and waits one trip for it. This is what a long walk on a short grid pays, and splits save.
+        A block has so much in flight, and waits one trip for it: what its pipeline loads ahead; a
+        library `PIPELINE_BYTES` of each row, or what shared memory has room for. This is what a
+        long walk on a short grid pays, and splits save.
         """
-        rates = self._rates
-        in_flight = PIPELINE_BYTES * rows
+        rates, staged = self._rates, price.staged
+        if staged is None or not rates.latency_us:
+            return 0.0, 0.0
+        loaded = max(0, price.l2_bytes - price.write_bytes) / price.blocks
+        trip_us = waves * loaded * rates.latency_us / 2
+        theirs = float(PIPELINE_BYTES * staged.rows)
         if rates.shared_bytes is not None:
             blocks = min(price.blocks_per_sm, -(-price.blocks // rates.sms))
-            in_flight = min(in_flight, rates.shared_bytes / blocks)
-        loaded = max(0, price.l2_bytes - price.write_bytes) / price.blocks
-        return waves * loaded / in_flight * rates.latency_us / 2
+            theirs = min(theirs, rates.shared_bytes / blocks)
+        own = staged.in_flight(price.pipeline.stages)
+        return trip_us / own if own else 0.0, trip_us / theirs
 
     def _resident(self, price: Price) -> float:
         """Of the partials' bytes, written and read, those that stay in L2 in between."""

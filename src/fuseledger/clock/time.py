@@ -26,8 +26,13 @@ class Time(Struct, frozen=True):
     """Share of the pipe's dense peak that its product was priced at."""
 
     @property
+    def slowest(self) -> tuple[str, float]:
+        """The term that counts."""
+        return max(self.terms, key=lambda term: term[1])
+
+    @property
     def bound(self) -> str:
         """What the kernel waits for."""
-        name, slowest = max(self.terms, key=lambda term: term[1])
+        name, slowest = self.slowest
         beside_us = self.launch_us + self.latency_us + self.combine_us
         return name if slowest > beside_us else "launch"

@@ -23,15 +23,15 @@ class Figures(Struct, frozen=True, kw_only=True):
 
 
 ScheduleKey = tuple[object, ...]
-"""What tells one schedule of a nest from another: tiles of its open axes, walks, stages, who merges
-parts, warps."""
+"""What tells one schedule of a nest from another: tiles of its open axes, walks, pipeline, who
+merges parts, warps."""
 Known = Mapping[ScheduleKey, Figures]
 """The schedules of a nest that were compiled."""
 
 
 def schedule_key(price: Price, warps: int) -> ScheduleKey:
     """The key of a price's schedule with so many warps."""
-    return (*price.tiles.values(), price.walks, price.stages, price.merge, warps)
+    return (*price.tiles.values(), price.walks, price.pipeline, price.merge, warps)
 
 
 def use_compiled(price: Price, found: Figures, shared_limit: int | None) -> None:

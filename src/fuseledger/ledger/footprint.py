@@ -11,6 +11,7 @@ from functools import cached_property
 from operator import attrgetter
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from fuseledger.devices import Device
 from fuseledger.graph.tensor import DTYPE_BITS
@@ -87,7 +88,7 @@ class Footprint:
                 most = FRAGMENT
                 break
         price.register_bytes = most * ACCUMULATOR_BYTES
-        price.staged = self._staging.of(regions)
+        price.staged = self._staging.of(regions, price.pipeline.step_bytes)
         self._place(price)
         self._occupancy(price, regions)
 
@@ -95,8 +96,8 @@ class Footprint:
         """Give each held tensor to one holder; veto where neither has room."""
         room_shared, room_registers = self.limits.shared_bytes, self.limits.accumulator_bytes
         shared, registers = price.staged_bytes, price.register_bytes
-        while room_shared is not None and price.stages > 1 and shared > room_shared:
-            price.stages -= 1
+        while room_shared is not None and price.pipeline.stages > 1 and shared > room_shared:
+            price.pipeline = replace(price.pipeline, stages=price.pipeline.stages - 1)
             shared = price.staged_bytes
         for item in sorted(price.held, key=_register_bytes, reverse=True):
             fits_shared = item.shared_bytes is not None and (
@@ -132,7 +133,7 @@ class Footprint:
         A schedule that was compiled has the compiler's figures.
         """
         owning = price.walks == 1
-        block = self.registers.block(regions, price.tiles, owning=owning)
+        block = self.registers.block(regions, price.tiles, owning=owning, pipeline=price.pipeline)
         best: tuple[int, int, int, Figures | None] | None = None
         for warps in WARPS:
             needed = self.registers.needed(block, warps, owning=owning)

@@ -37,12 +37,30 @@ class AxisSchedule(Struct, frozen=True):
         return self.treatment if self.treatment == "whole" else f"{self.treatment}({self.tile})"
 
 
+class Pipeline(Struct, frozen=True):
+    """How products walk their reduced axes: while one step is multiplied, others are loaded."""
+
+    step_bytes: int = 64
+    """Bytes of each row of an operand that one step takes."""
+    stages: int = 2
+    """Steps under way at once, the one that is multiplied included."""
+
+    @property
+    def ahead_bytes(self) -> int:
+        """Bytes of each row that are in flight."""
+        return self.step_bytes * max(1, self.stages - 1)
+
+
+SHALLOW = Pipeline()
+"""What a kernel without products has."""
+
+
 class Schedule(Struct, frozen=True, kw_only=True):
-    """The treatment of every axis of a kernel, and its warps and pipeline stages."""
+    """The treatment of every axis of a kernel, its warps and its pipeline."""
 
     axes: tuple[tuple[str, AxisSchedule], ...]
     warps: int = 4
-    stages: int = 1
+    pipeline: Pipeline = SHALLOW
     walks: int = 1
     """Times that carried tensors are walked; 1 where they are owned or online."""
     online: bool = False

@@ -204,7 +204,7 @@ def capacity_words(price: Price) -> str:
     """What a block holds, in words."""
     parts: list[str] = []
     if price.staged is not None:
-        parts.append(price.staged.words(price.stages))
+        parts.append(price.staged.words(price.pipeline.stages))
     held = sorted(price.held, key=lambda item: -item.register_bytes)
     parts += [
         f"{item.name} {item.words} in {item.holder}" for item in held if item.register_bytes >= 1024

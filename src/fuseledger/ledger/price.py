@@ -11,7 +11,7 @@ from fuseledger.devices import Device
 from fuseledger.graph.op import Access, Op
 from fuseledger.graph.reach import reach, touched_elements
 from fuseledger.graph.tensor import Tensor, dtype_bytes
-from fuseledger.ledger.kernel import Merge
+from fuseledger.ledger.kernel import SHALLOW, Merge, Pipeline
 from fuseledger.ledger.library_calls import NO_PRODUCT, Calls
 from fuseledger.ledger.nest import Nest
 
@@ -84,7 +84,7 @@ class Price(Struct, kw_only=True):
     """Operands of products in shared memory."""
     shared_bytes: int = 0
     register_bytes: int = 0
-    stages: int = 1
+    pipeline: Pipeline = SHALLOW
     warps: int = 4
     registers: int = 32
     """Per thread."""
@@ -107,7 +107,7 @@ class Price(Struct, kw_only=True):
     @property
     def staged_bytes(self) -> int:
         """Shared memory of the operands of products, in all their buffers."""
-        return self.staged.bytes(self.stages) if self.staged is not None else 0
+        return self.staged.bytes(self.pipeline.stages) if self.staged is not None else 0
 
     @property
     def work_once(self) -> float:

@@ -9,13 +9,15 @@ from collections.abc import Callable, Set
 from functools import cached_property
 from math import prod
 
+from msgspec.structs import replace
+
 from fuseledger.devices import Device
 from fuseledger.graph.axis import Index
 from fuseledger.graph.op import COMBINES, Op
 from fuseledger.graph.reach import reach, tile_reach
 from fuseledger.ledger.compiled import Known
 from fuseledger.ledger.footprint import ACCUMULATOR_BYTES, Footprint
-from fuseledger.ledger.kernel import Merge
+from fuseledger.ledger.kernel import SHALLOW, Merge, Pipeline
 from fuseledger.ledger.library_calls import library_calls
 from fuseledger.ledger.live_values import LOOP_POINTS
 from fuseledger.ledger.nest import Edge, Nest, cone, last_walk, rewalked
@@ -46,7 +48,7 @@ class Pricer:
         self.ways: tuple[Merge, ...] = ("launch", "last block")
         """Who may merge parts that their readers do not fold."""
         self._prices: dict[tuple[object, ...], Price] = {}
-        self._drafts: dict[tuple[object, ...], Regions] = {}
+        self._drafts: dict[tuple[object, ...], tuple[Price, Regions]] = {}
         self._bounds = bounds_of(nest)
         halos = _halos(nest, self._bounds)
         pipes = self._pipes
@@ -121,14 +123,19 @@ class Pricer:
         return ("launch",)
 
     def price(
-        self, tiles: dict[str, int], *, walks: int = 1, stages: int = 2, merge: Merge = "launch"
+        self,
+        tiles: dict[str, int],
+        *,
+        walks: int = 1,
+        pipeline: Pipeline = SHALLOW,
+        merge: Merge = "launch",
     ) -> Price:
         """The price of one choice of tiles for the open axes (an axis left out is whole).
 
         Asked again for the same choice it gives the same object. Parts that their readers do not
         fold are merged as asked.
         """
-        price = self.price_unless(_never, tiles, walks=walks, stages=stages, merge=merge)
+        price = self.price_unless(_never, tiles, walks=walks, pipeline=pipeline, merge=merge)
         assert price is not None
         return price
 
@@ -138,7 +145,7 @@ class Pricer:
         tiles: dict[str, int],
         *,
         walks: int = 1,
-        stages: int = 2,
+        pipeline: Pipeline = SHALLOW,
         merge: Merge = "launch",
     ) -> Price | None:
         """The same, or None where `rejects` says so of a draft.
@@ -150,19 +157,21 @@ class Pricer:
         tiles = {
             name: min(tiles.get(name, sizes[name]), sizes[name]) for name in self.nest.open_axes
         }
-        key = (*tiles.values(), walks, stages, merge)
-        price = self._prices.get(key)
+        key = (*tiles.values(), walks, merge)
+        price = self._prices.get((key, pipeline))
         if price is None:
-            price = self._prices[key] = self._draft(tiles, walks, stages, merge)
-        regions = self._drafts.get(key)
-        if regions is not None:
-            if rejects(price):
+            found = self._drafts.get(key)
+            if found is None:
+                found = self._drafts[key] = self._draft(tiles, walks, merge)
+            draft, regions = found
+            if rejects(draft):
                 return None
+            price = self._prices[key, pipeline] = replace(draft, pipeline=pipeline)
             self.footprint.add(price, regions)
-            del self._drafts[key]
         return price
 
-    def _draft(self, tiles: dict[str, int], walks: int, stages: int, merge: Merge) -> Price:
+    def _draft(self, tiles: dict[str, int], walks: int, merge: Merge) -> tuple[Price, Regions]:
+        """Bytes, work and grid, and the regions that the footprint is made of."""
         sizes = self.nest.sizes
         counts = {name: -(-sizes[name] // tile) for name, tile in tiles.items()}
         regions = self.regions(tiles)
@@ -172,7 +181,6 @@ class Pricer:
             blocks=self._blocks(counts),
             read_bytes=self.read_bytes,
             write_bytes=self.write_bytes,
-            stages=stages,
             blocks_per_sm=self.footprint.limits.blocks,
             calls=self.calls,
         )
@@ -183,8 +191,7 @@ class Pricer:
         self._rescale(price)
         self._partials(price, counts, merge)
         price.l2_bytes = self._loaded(price, counts) + self.write_bytes + price.partial_bytes
-        self._drafts[*tiles.values(), walks, stages, merge] = regions
-        return price
+        return price, regions
 
     def _blocks(self, counts: dict[str, int]) -> int:
         """R6. How an op of unknown kind runs is not known: its grid is taken to cover the SMs."""

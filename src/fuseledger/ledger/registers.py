@@ -17,12 +17,13 @@ import msgspec
 from msgspec import Struct
 
 from fuseledger.devices import Device
-from fuseledger.graph.op import Access
+from fuseledger.graph.op import Access, Op
+from fuseledger.ledger.kernel import Pipeline
 from fuseledger.ledger.live_values import Part, Parts, Values, bits_of, load_of, side_of
-from fuseledger.ledger.matrix_units import SIDE, WHOLE_DEPTH, product_unit, warps_of_rows
+from fuseledger.ledger.matrix_units import product_unit, warps_of_rows
 from fuseledger.ledger.nest import Nest
 from fuseledger.ledger.price import WARP_THREADS
-from fuseledger.ledger.staging import STEP_BYTES
+from fuseledger.ledger.staging import outer_product, steps_of
 
 FIT = Path(__file__).parent / "register_fit.json"
 LEAST = 8
@@ -32,8 +33,9 @@ AMOUNTS = (
     "base", "tensors", "shifted", "reduces", "special", "axes",
     "held", "stored", "words", "words_special", "words_across", "vectors",
     "live", "live_special", "tile", "root", "heavy", "few", "few_special",
-    "products", "fragments", "operand_words", "operand_vectors", "made", "made_whole", "sides",
-    "accumulators", "wide", "beyond_held", "beyond_live", "beyond_live_special", "beyond_heavy",
+    "products", "fragments", "operand_words", "operand_vectors", "ahead", "fed",
+    "made", "made_whole", "sides", "accumulators", "wide",
+    "beyond_held", "beyond_live", "beyond_live_special", "beyond_heavy",
 )  # fmt: skip
 """What the model adds up, in this order; see `_Weights` and `RegisterModel`."""
 FULL = 32.0
@@ -57,13 +59,18 @@ class Block(Struct):
     held whole, and the 32-bit words of what the matrix unit is given at once."""
     axes: int
     """Axes that are tiled by more than one element."""
+    is_piped: bool
+    """Whether operands of the next step are loaded while one is multiplied."""
 
 
 class _Operand(Struct, frozen=True):
     """One read of an external tensor by a product, step by step."""
 
-    side: Part
-    step: int
+    product: int
+    side: int
+    """0: its rows, 1: its columns."""
+    steps: Mapping[int, int]
+    """Bytes of a step → points of it."""
     words: float
     vectors: float
 
@@ -87,10 +94,15 @@ class RegisterModel:
         ]
         self._tiled = [name for name in nest.open_axes if name not in nest.split_axes]
         self._dtypes = [_dtype(nest, nest.ops[i].reads[0].tensor) for i, _, _ in contractions]
+        products = [i for i, _, _ in contractions]
+        self._steps = [
+            steps_of(nest, i, is_inner=outer_product(nest, i, products) is not None)
+            for i in products
+        ]
         self._operands = [
-            _operand(nest, i, access, side, is_nested=len(contractions) > 1)
-            for (i, _, _), sides in zip(contractions, self._sides, strict=True)
-            for access, side in zip(nest.ops[i].reads[:2], sides, strict=True)
+            _operand(nest, nest.ops[i], access, k, side, steps)
+            for k, (i, steps) in enumerate(zip(products, self._steps, strict=True))
+            for side, access in enumerate(nest.ops[i].reads[:2])
             if access.tensor in nest.external
         ]
         self._made = [
@@ -104,9 +116,8 @@ class RegisterModel:
             if name in left.axes and name in right.axes
         )
         """Axes of both operands of a product: a block takes its tile of them one by one."""
-        products = {i for i, _, _ in contractions}
-        self._values = Values(nest, parts, products, owning=True)
-        self._parts, self._products = parts, products
+        self._parts, self._products = parts, frozenset(products)
+        self._values = Values(nest, parts, self._products, owning=True)
         self._fits = _fits(fitted_arch(device.arch))
         self._weights: dict[tuple[str, bool], _Weights] = {}
 
@@ -114,8 +125,8 @@ class RegisterModel:
         self, parts: Parts, contractions: list[tuple[int, tuple[str, ...], tuple[str, ...]]],
         *, owning: bool,
     ) -> list[tuple[int, int, bool, Part, float]]:  # fmt: skip
-        """(product, side, whether it is held whole, its tile, words of an element) of operands that
-        the kernel makes."""
+        """(product, side, whether it is held whole, its tile without the steps along the reduced
+        axes, words of an element) of operands that the kernel makes."""
         nest = self._nest
         carried = nest.carried.values() if owning else ()
         whole = frozenset[str]().union(*carried)  # a product takes at once what is held whole
@@ -125,9 +136,9 @@ class RegisterModel:
             for side, access in enumerate(op.reads[:2]):
                 if access.tensor in nest.external:
                     continue
-                depth = tuple(name for name in op.sizes if name in op.reduces)
+                is_whole = not whole.isdisjoint(op.reduces)
+                depth = [name for name in op.sizes if name in op.reduces] if is_whole else []
                 part = parts.part(i, (*axes[side], *depth), whole)
-                is_whole = not whole.isdisjoint(depth)
                 found.append((k, side, is_whole, part, bits_of(nest, access.tensor) / 32))
         return found
 
@@ -139,8 +150,9 @@ class RegisterModel:
         return Values(self._nest, self._parts, self._products, owning=False)
 
     def block(
-        self, regions: Mapping[int, Mapping[str, int]], tiles: Mapping[str, int], *, owning: bool
-    ) -> Block:
+        self, regions: Mapping[int, Mapping[str, int]], tiles: Mapping[str, int], *, owning: bool,
+        pipeline: Pipeline,
+    ) -> Block:  # fmt: skip
         """What a block holds; `owning`, where carried tensors are held and not walked twice."""
         if any(tiles.get(name, 1) > 1 for name in self._batch):
             ones = dict.fromkeys(self._batch, 1)
@@ -151,14 +163,15 @@ class RegisterModel:
         for rows, columns in self._sides:
             sides.append((side_of(rows, regions), side_of(columns, regions)))
         for k, each in enumerate(self._operands):
-            operands.append((side_of(each.side, regions) * each.step, k))
+            operands.append((sides[each.product][each.side] * each.steps[pipeline.step_bytes], k))
         made: list[tuple[int, int, bool, float]] = []
         for k, side, is_whole, part, words in self._made[owning]:
-            made.append((k, side, is_whole, words * part.elements(regions[part.position])))
+            step = 1 if is_whole else self._steps[k][pipeline.step_bytes]
+            made.append((k, side, is_whole, words * step * part.elements(regions[part.position])))
         axes = 0
         for name in self._tiled:
             axes += tiles.get(name, 1) > 1
-        return Block(sizes, sides, operands, made, axes)
+        return Block(sizes, sides, operands, made, axes, pipeline.stages > 1)
 
     def needed(self, block: Block, warps: int, *, owning: bool) -> int:
         """Registers that a thread would use if there were no limit."""
@@ -200,16 +213,19 @@ class RegisterModel:
                 found += weights.beyond_held * (held - FULL)
         if weights.heavy * tile > FULL:
             found += weights.beyond_heavy * (weights.heavy * tile - FULL)
+        dealt: list[tuple[float, float]] = []
         for rows, columns in block.sides:
-            found += weights.fragments * sqrt(rows * columns / warps)
             along = warps_of_rows(rows, columns, warps)
+            dealt.append((WARP_THREADS * along, WARP_THREADS * warps / along))
+            found += weights.fragments * sqrt(rows * columns / warps)
             found += weights.sides * (rows / along + columns * along / warps)
         for k, side, is_whole, words in block.made:
-            along = warps_of_rows(*block.sides[k], warps)
-            each_word = weights.made_whole if is_whole else weights.made
-            found += each_word * words / (WARP_THREADS * (warps / along if side else along))
+            found += (weights.made_whole if is_whole else weights.made) * words / dealt[k][side]
+        operands = weights.piped if block.is_piped else weights.operands
         for elements, k in block.operands:
-            found += weights.operands[k] * (elements / threads if elements > threads else 1.0)
+            found += operands[k] * (elements / threads if elements > threads else 1.0)
+            operand = self._operands[k]
+            found += weights.fed[k] * elements / dealt[operand.product][operand.side]
         return found
 
     def unit(self, block: Block, warps: int) -> str:
@@ -246,10 +262,14 @@ class _Weights(Struct, frozen=True):
     fragments: float
     """Of √(tile of a product / warps): an operand's rows and columns at the matrix unit."""
     operands: tuple[float, ...]
+    piped: tuple[float, ...]
+    """The same where those of the next step are on their way: through registers on AMD."""
+    fed: tuple[float, ...]
+    """Of an operand's elements: every warp has all of its rows or columns."""
     accumulators: float
     """Of the largest product's, beside what `held` says of them."""
     made: float
-    """Of the words of operands made in the kernel: every warp has all of its rows or columns."""
+    """Of the words of operands made in the kernel, likewise."""
     made_whole: float
     """The same where the operand is held whole."""
     sides: float
@@ -269,6 +289,10 @@ class _Weights(Struct, frozen=True):
         for load in values.loads:
             parts[load.part] += word * load.words + cost["vectors"] * load.vectors
             parts[load.part] += cost["words_across"] * load.across
+        at_once = [
+            cost["operand_words"] * each.words + cost["operand_vectors"] * each.vectors
+            for each in operands
+        ]
         return _Weights(
             fixed=cost["base"]
             + cost["tensors"] * values.tensors
@@ -289,10 +313,12 @@ class _Weights(Struct, frozen=True):
             heavy=values.heavy,
             beyond_heavy=cost["beyond_heavy"],
             fragments=cost["fragments"],
-            operands=tuple(
-                cost["operand_words"] * each.words + cost["operand_vectors"] * each.vectors
-                for each in operands
+            operands=tuple(at_once),
+            piped=tuple(
+                one + cost["ahead"] * each.words
+                for one, each in zip(at_once, operands, strict=True)
             ),
+            fed=tuple(cost["fed"] * each.words for each in operands),
             accumulators=cost["accumulators"],
             made=cost["made"],
             made_whole=cost["made_whole"],
@@ -307,16 +333,13 @@ def _dtype(nest: Nest, tensor: str) -> str:
     return nest.graph.tensors[tensor].dtype
 
 
-def _operand(nest: Nest, position: int, access: Access, side: Part, *, is_nested: bool) -> _Operand:
-    op = nest.ops[position]
-    depth = prod(op.sizes[name] for name in op.reduces)
-    step = 8 * STEP_BYTES // bits_of(nest, access.tensor)
-    if is_nested and depth <= WHOLE_DEPTH:
-        step = depth
+def _operand(
+    nest: Nest, op: Op, access: Access, product: int, side: int, steps: Mapping[int, int]
+) -> _Operand:
     words, vectors = load_of(nest, access)
     if access.index[-1].axis in op.reduces and len(op.reduces) > 1:  # flattened: short runs
         words, vectors = max(1.0, words), 1.0
-    return _Operand(side, max(SIDE, min(depth, step)), words, vectors)
+    return _Operand(product, side, steps, words, vectors)
 
 
 def fitted_arch(arch: str) -> str:

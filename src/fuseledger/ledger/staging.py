@@ -16,12 +16,14 @@ from msgspec import Struct
 
 from fuseledger.graph.op import Access, Op
 from fuseledger.ledger.account import format_kib
-from fuseledger.ledger.live_values import LOOP_LANES, LOOP_POINTS, Part, Parts, bits_of, side_of
+from fuseledger.ledger.live_values import LOOP_LANES, LOOP_POINTS, Parts, bits_of, side_of
 from fuseledger.ledger.matrix_units import SIDE, WHOLE_DEPTH, product_unit
 from fuseledger.ledger.nest import Nest
 
-STEP_BYTES = 64
-"""Bytes along the reduced axis that one step of a product loads of each row."""
+STEPS, STAGES = (64, 128, 256), (2, 3, 4, 5)
+"""Bytes of a step and stages of a pipeline that are tried: those of TorchInductor's configurations
+for products of two-byte elements (32 to 128 of them;
+torch/_inductor/template_heuristics/triton.py, torch 2.13)."""
 READS_SHARED = ("wgmma", "tcgen05")
 """Matrix units that read their operands from shared memory, asynchronously."""
 
@@ -37,9 +39,11 @@ Contractions = list[tuple[int, tuple[str, ...], tuple[str, ...]]]
 class _Operand(Struct, frozen=True):
     """One operand of a product."""
 
-    side: Part
-    step: int
-    """Elements along the reduced axes."""
+    product: int
+    side: int
+    """0: its rows, 1: its columns."""
+    steps: Mapping[int, int]
+    """Bytes of a step → elements along the reduced axes."""
     bits: int
     kind: Literal["piped", "single", "kept"]
     """`piped`: copied ahead, a buffer a stage. `single`: through registers, one buffer.
@@ -53,14 +57,21 @@ class Staged(Struct, frozen=True):
     """Of one buffer of what is copied ahead."""
     single_bytes: int
     """Of what has one buffer."""
+    kept_bytes: int
+    """Of these, loaded before the loop that reads them."""
     is_read_there: bool
     """Whether the matrix unit reads shared memory."""
     rows: int
-    """Rows of all operands: bytes that are in flight for each byte along the walk."""
+    """Rows of all operands."""
 
     def buffers(self, stages: int) -> int:
         """Buffers of a pipeline of so many stages."""
         return stages if self.is_read_there else max(1, stages - 1)
+
+    def in_flight(self, stages: int) -> int:
+        """Bytes on their way while a step is multiplied: those of the other stages, or, of what
+        goes through registers, of one step."""
+        return self.step_bytes * max(1, stages - 1) + self.single_bytes - self.kept_bytes
 
     def words(self, stages: int) -> str:
         """The sum: `operands 32 KB × 2 buffers + 32 KB`."""
@@ -92,35 +103,37 @@ class Staging:
             nest.graph.tensors[nest.ops[i].reads[0].tensor].dtype for i, _, _ in contractions
         ]
         products = [i for i, _, _ in contractions]
-        for i, sides in zip(products, self._sides, strict=True):
+        for k, i in enumerate(products):
             outer = outer_product(nest, i, products)
-            step = step_of(nest, i, is_inner=outer is not None)
-            for access, side in zip(nest.ops[i].reads[:2], sides, strict=True):
+            steps = steps_of(nest, i, is_inner=outer is not None)
+            for side, access in enumerate(nest.ops[i].reads[:2]):
                 kind = _kind(nest, nest.ops[i], access, outer)
                 if kind is not None:
-                    self._operands.append(_Operand(side, step, bits_of(nest, access.tensor), kind))
+                    bits = bits_of(nest, access.tensor)
+                    self._operands.append(_Operand(k, side, steps, bits, kind))
 
-    def of(self, regions: Mapping[int, Mapping[str, int]]) -> Staged | None:
+    def of(self, regions: Mapping[int, Mapping[str, int]], step_bytes: int) -> Staged | None:
         """What is staged under one schedule; None without products."""
         if not self._operands:
             return None
-        piped = single = lines = 0
+        sides = [
+            (side_of(rows, regions), side_of(columns, regions)) for rows, columns in self._sides
+        ]
+        piped = single = kept = lines = 0
         for operand in self._operands:
-            found = side_of(operand.side, regions)
+            found = sides[operand.product][operand.side]
             lines += found
-            found = found * operand.step * operand.bits // 8
+            found = found * operand.steps[step_bytes] * operand.bits // 8
             if operand.kind == "piped":
                 piped += found
             else:
                 single += found
+                kept += found if operand.kind == "kept" else 0
         is_read_there = any(
-            product_unit(
-                self._arch, dtype, side_of(rows, regions), side_of(columns, regions), WARPS
-            )
-            in READS_SHARED
-            for dtype, (rows, columns) in zip(self._dtypes, self._sides, strict=True)
+            product_unit(self._arch, dtype, rows, columns, WARPS) in READS_SHARED
+            for dtype, (rows, columns) in zip(self._dtypes, sides, strict=True)
         )
-        return Staged(piped, single, is_read_there, lines)
+        return Staged(piped, single, kept, is_read_there, lines)
 
 
 def _kind(
@@ -148,10 +161,16 @@ def _behind(nest: Nest, tensor: str) -> set[int]:
     return found
 
 
-def step_of(nest: Nest, position: int, *, is_inner: bool) -> int:
+def steps_of(nest: Nest, position: int, *, is_inner: bool) -> dict[int, int]:
+    """Bytes of a step → points of it along the reduced axes of a product, a power of two."""
+    return {size: step_of(nest, position, size, is_inner=is_inner) for size in STEPS}
+
+
+def step_of(nest: Nest, position: int, step_bytes: int, *, is_inner: bool) -> int:
     """Points along the reduced axes that one step of a product takes, a power of two.
 
-    A product in the loop of another takes up to `WHOLE_DEPTH` points at once.
+    A product in the loop of another takes up to `WHOLE_DEPTH` points at once; one whose sum is
+    rescaled as it goes `LOOP_POINTS`.
     """
     op = nest.ops[position]
     depth = 1 << (prod(op.sizes[name] for name in op.reduces) - 1).bit_length()
@@ -160,10 +179,10 @@ def step_of(nest: Nest, position: int, *, is_inner: bool) -> int:
     if position in nest.rescaled:
         return max(SIDE, min(depth, LOOP_POINTS))
     bits = max([8, *(bits_of(nest, access.tensor) for access in op.reads[:2])])
-    return max(SIDE, min(depth, STEP_BYTES * 8 // bits))
+    return max(SIDE, min(depth, step_bytes * 8 // bits))
 
 
-def loop_steps(nest: Nest, tiles: Mapping[str, int]) -> dict[str, int]:
+def loop_steps(nest: Nest, tiles: Mapping[str, int], step_bytes: int) -> dict[str, int]:
     """Axis → points of it in one step of the loop that reduces it, innermost axes first.
 
     A kernel without products walks as many points as fill its lanes.
@@ -172,7 +191,8 @@ def loop_steps(nest: Nest, tiles: Mapping[str, int]) -> dict[str, int]:
     found: dict[str, int] = {}
     for i, op in nest.ops.items():
         if op.is_contraction:
-            left = step_of(nest, i, is_inner=outer_product(nest, i, products) is not None)
+            is_inner = outer_product(nest, i, products) is not None
+            left = step_of(nest, i, step_bytes, is_inner=is_inner)
         elif products:
             continue
         else:

@@ -2,20 +2,24 @@
 
 Small tiles have the smallest footprint and the largest grid, so a nest that does not fit with the
 least tiles fits with none, and is not searched. From there each step doubles the tile (or halves
-the part of a reduced axis) that improves the objective most. Where that ends short of what no
-schedule can beat, other starts follow, and steps that halve any tile, take a whole axis, or trade
-one tile for another.
+the part of a reduced axis, or takes the pipeline beside this one) that improves the objective most.
+Where that ends short of what no schedule can beat, other starts follow, and steps that halve any
+tile, take a whole axis, or trade one tile for another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from math import prod
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from fuseledger.clock.roofline import Roofline
+from fuseledger.ledger.kernel import Pipeline
 from fuseledger.ledger.price import Price
 from fuseledger.ledger.pricer import Pricer
+from fuseledger.ledger.staging import STAGES, STEPS
 from fuseledger.ledger.tiles import TileLimits
 
 Key = tuple[float, ...]
@@ -23,33 +27,65 @@ Tiles = dict[str, int]
 Steps = Callable[[Tiles], Iterator[Tiles]]
 """Where a walk may go next."""
 
+PIPELINES = sorted(
+    (Pipeline(step_bytes, stages) for step_bytes in STEPS for stages in STAGES),
+    key=lambda pipeline: (pipeline.ahead_bytes, pipeline.step_bytes),
+)
+"""From what loads least ahead to what loads most."""
+DEEP = Pipeline(step_bytes=128, stages=4)
+"""What a search starts from: with less in flight, larger tiles would look slower than they are."""
 POINTWISE_TILE = 1024
 """Elements a block of a kernel without contraction starts from: 4 warps × 8 elements."""
 
 
 def walk(
-    pricer: Pricer, tiles: Tiles, steps: Steps, key: Callable[[Price], Key], *, walks: int = 1
-) -> tuple[Key, Price]:
-    """Take the best of the steps from where the walk is, as long as it improves, with parts merged
-    in the better way."""
-    starts = [pricer.price(tiles, walks=walks, merge=merge) for merge in pricer.merges(tiles)]
+    pricer: Pricer, tiles: Tiles, steps: Steps, key: Callable[[Price], Key], clock: Roofline, *,
+    walks: int = 1, pipeline: Pipeline = DEEP,
+) -> tuple[Key, Price]:  # fmt: skip
+    """Take the best of the steps from where the walk is, as long as it improves: other tiles, with
+    parts merged in the better way, or another pipeline where the kernel waits for its own."""
+    starts = [
+        pricer.price(tiles, walks=walks, pipeline=pipeline, merge=merge)
+        for merge in pricer.merges(tiles)
+    ]
     least, best = min(((key(price), price) for price in starts), key=lambda found: found[0])
 
     def is_worse(draft: Price) -> bool:
         return key(draft) >= least
 
-    improved = True
-    while improved:
-        improved = False
-        for step in steps(best.tiles):
-            for merge in pricer.merges(step):
-                price = pricer.price_unless(is_worse, step, walks=walks, merge=merge)
-                if price is None:
-                    continue
-                found = key(price)
-                if found < least:
-                    best, least, improved = price, found, True
+    def improved(moves: Iterable[tuple[Tiles, Pipeline]]) -> bool:
+        """Go to the best of the moves, if it is better than where the walk is."""
+        nonlocal least, best
+        before = least
+        for tiles, pipeline in moves:
+            for merge in pricer.merges(tiles):
+                price = pricer.price_unless(
+                    is_worse, tiles, walks=walks, pipeline=pipeline, merge=merge
+                )
+                if price is not None and (found := key(price)) < least:
+                    best, least = price, found
+        return least < before
+
+    def other_tiles() -> list[tuple[Tiles, Pipeline]]:
+        return [(tiles, best.pipeline) for tiles in steps(best.tiles)]
+
+    def other_pipelines() -> list[tuple[Tiles, Pipeline]]:
+        waits = best.staged is not None and clock.time(best).slowest[0] == "pipeline"
+        return [(best.tiles, each) for each in _beside(best.pipeline)] if waits else []
+
+    while improved(other_tiles()) or improved(other_pipelines()):
+        pass
     return least, best
+
+
+def _beside(pipeline: Pipeline) -> Iterator[Pipeline]:
+    """Steps twice or half as long, one stage more or less."""
+    for step_bytes in (pipeline.step_bytes * 2, pipeline.step_bytes // 2):
+        if step_bytes in STEPS:
+            yield replace(pipeline, step_bytes=step_bytes)
+    for stages in (pipeline.stages + 1, pipeline.stages - 1):
+        if stages in STAGES:
+            yield replace(pipeline, stages=stages)
 
 
 class Descent(Struct, frozen=True, kw_only=True):
@@ -61,6 +97,7 @@ class Descent(Struct, frozen=True, kw_only=True):
     sms: int
     key: Callable[[Price], Key]
     """Smaller is better."""
+    clock: Roofline
     is_enough: Callable[[Price], bool]
     """Whether no schedule can be better by more than the search is worth."""
 
@@ -74,12 +111,29 @@ class Descent(Struct, frozen=True, kw_only=True):
             _widen(self.pricer, least, self.sms * 4)
         key, found = self._walk(least, self._narrow)
         if self.is_enough(found):
-            return key, found
+            return self._relaxed(key, found)
         for start in self._starts():
             other, price = self._walk(start, self._narrow)
             if other < key:
                 key, found = other, price
-        return self._walk(found.tiles, self._wide)
+        return self._relaxed(*self._walk(found.tiles, self._wide, found.pipeline))
+
+    def _relaxed(self, key: Key, price: Price) -> tuple[Key, Price]:
+        """The same tiles with the pipeline that loads least ahead, of those that are no slower."""
+        time = self.clock.time(price)
+        trips_us = dict(time.terms).get("pipeline")
+        if trips_us is None:
+            return key, price
+        least = price.pipeline.ahead_bytes * trips_us / time.slowest[1]
+        for pipeline in PIPELINES:
+            if least <= pipeline.ahead_bytes < price.pipeline.ahead_bytes:
+                other = self.pricer.price(
+                    price.tiles, walks=self.walks, pipeline=pipeline, merge=price.merge or "launch"
+                )
+                found = self.key(other)
+                if found <= key:
+                    return found, other
+        return key, price
 
     def _starts(self) -> Iterator[Tiles]:
         """Least tiles as they are, and with reduced axes cut until their parts fill the machine."""
@@ -98,8 +152,10 @@ class Descent(Struct, frozen=True, kw_only=True):
                     tiles = cut
             yield tiles
 
-    def _walk(self, tiles: Tiles, steps: Steps) -> tuple[Key, Price]:
-        return walk(self.pricer, tiles, steps, self.key, walks=self.walks)
+    def _walk(self, tiles: Tiles, steps: Steps, pipeline: Pipeline = DEEP) -> tuple[Key, Price]:
+        return walk(
+            self.pricer, tiles, steps, self.key, self.clock, walks=self.walks, pipeline=pipeline
+        )
 
     def _narrow(self, tiles: Tiles) -> Iterator[Tiles]:
         """One tile doubled, or the part of a reduced axis halved."""

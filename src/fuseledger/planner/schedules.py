@@ -20,7 +20,7 @@ from fuseledger.graph.graph import Graph
 from fuseledger.graph.structure import signature
 from fuseledger.ledger.compiled import Figures, ScheduleKey, schedule_key, use_compiled
 from fuseledger.ledger.declared import declared_price
-from fuseledger.ledger.kernel import AxisSchedule, Kernel, Merge, Schedule
+from fuseledger.ledger.kernel import SHALLOW, AxisSchedule, Kernel, Merge, Pipeline, Schedule
 from fuseledger.ledger.live_values import LOOP_POINTS
 from fuseledger.ledger.nest import Nest, analyse
 from fuseledger.ledger.online import online_variant
@@ -56,6 +56,7 @@ class Choice(Struct, frozen=True, kw_only=True):
     """Tile of each axis in the order of `_axis_order`; None: not on the grid."""
     walks: int
     vetoes: tuple[tuple[str, str], ...]
+    pipeline: Pipeline = SHALLOW
     blocks: int = 0
     on_chip_bytes: int = 0
     """Shared memory that a block holds."""
@@ -130,9 +131,9 @@ class ScheduleSearch(Struct):
         if price.walks == 1:
             owned = frozenset(name for axes in variant.carried.values() for name in axes)
         schedule = Schedule(
-            axes=treatments(variant, price.tiles, owned),
+            axes=treatments(variant, price.tiles, price.pipeline.step_bytes, owned),
             warps=price.warps,
-            stages=price.stages,
+            pipeline=price.pipeline,
             walks=price.walks,
             online=choice.online,
             merge=price.merge,
@@ -145,7 +146,7 @@ class ScheduleSearch(Struct):
         for part in parts:
             axes = dict(part.schedule.axes) | axes
         schedule = Schedule(
-            axes=tuple(axes.items()), warps=price.warps, stages=price.stages, walks=price.walks,
+            axes=tuple(axes.items()), warps=price.warps, pipeline=price.pipeline, walks=price.walks,
             merge=price.merge,
         )  # fmt: skip
         return Kernel(ops=positions, schedule=schedule, parts=tuple(parts))
@@ -221,8 +222,9 @@ class ScheduleSearch(Struct):
         return Choice(
             cost=self._cost(price.dram_bytes, time.total_us),
             bytes=price.dram_bytes, launches=price.launches, time_us=time.total_us, tiles=tiles,
-            walks=price.walks, vetoes=self._vetoes(price), blocks=price.blocks,
-            on_chip_bytes=price.shared_bytes, bound=time.bound, merge=price.merge,
+            walks=price.walks, vetoes=self._vetoes(price), pipeline=price.pipeline,
+            blocks=price.blocks, on_chip_bytes=price.shared_bytes, bound=time.bound,
+            merge=price.merge,
         )  # fmt: skip
 
     def _side_by_side(self, nest: Nest, parts: list[tuple[int, ...]]) -> Choice:
@@ -248,7 +250,7 @@ class ScheduleSearch(Struct):
         tiles = {n: t for n, t in zip(nest.sizes, choice.tiles, strict=True) if t is not None}
         pricer = self._pricer(_variant(nest, choice), online=choice.online)
         way: Merge = "last block" if choice.merge == "last block" else "launch"
-        price = pricer.price(tiles, walks=choice.walks, merge=way)
+        price = pricer.price(tiles, walks=choice.walks, pipeline=choice.pipeline, merge=way)
         price.vetoes = self._vetoes(price)
         return price, self.clock.time(price)
 
@@ -298,7 +300,7 @@ class ScheduleSearch(Struct):
         """The best tiles of one nest, walked once or twice."""
         return Descent(
             pricer=pricer, limits=limits, walks=walks, sms=self.device.sm_count or 1,
-            key=self._key, is_enough=self._enough(pricer),
+            key=self._key, clock=self.clock, is_enough=self._enough(pricer),
         ).best()  # fmt: skip
 
     def _enough(self, pricer: Pricer) -> Callable[[Price], bool]:
@@ -329,10 +331,10 @@ def _variant(nest: Nest, choice: Choice) -> Nest:
 
 
 def treatments(
-    nest: Nest, tiles: dict[str, int], owned: frozenset[str] = frozenset()
+    nest: Nest, tiles: dict[str, int], step_bytes: int, owned: frozenset[str] = frozenset()
 ) -> tuple[tuple[str, AxisSchedule], ...]:
     """What becomes of every axis, where `owned` axes are held whole."""
-    steps = loop_steps(nest, tiles)
+    steps = loop_steps(nest, tiles, step_bytes)
     return tuple(
         (name, _treatment(nest, name, tiles.get(name), owned, steps.get(name, LOOP_POINTS)))
         for name, size in nest.sizes.items()

@@ -68,7 +68,7 @@ def merge(nest: Nest, parts: list[tuple[int, ...]], prices: list[Price], device:
     shared = sum(p.read_bytes for p in prices) - together
     again = sum(nest.ops[i].flops + nest.ops[i].special_ops for part in parts for i in part)
     again -= sum(op.flops + op.special_ops for op in nest.ops.values())
-    first = prices[0]
+    deepest = max(prices, key=lambda p: p.staged_bytes)
     merged = Price(
         tiles={n: t for p in prices for n, t in p.tiles.items()},
         walks=max(p.walks for p in prices),
@@ -83,10 +83,10 @@ def merge(nest: Nest, parts: list[tuple[int, ...]], prices: list[Price], device:
         special_ops=sum(p.special_ops for p in prices),
         extra_flops=sum(p.extra_flops for p in prices) + again,
         held=max(prices, key=lambda p: p.register_bytes).held,
-        staged=max(prices, key=lambda p: p.staged_bytes).staged,
+        staged=deepest.staged,
         shared_bytes=max(p.shared_bytes for p in prices),
         register_bytes=max(p.register_bytes for p in prices),
-        stages=first.stages,
+        pipeline=deepest.pipeline,
         warps=max(p.warps for p in prices),
         registers=max(p.registers for p in prices),
         spill_bytes=max(p.spill_bytes for p in prices),

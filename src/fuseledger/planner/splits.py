@@ -144,7 +144,7 @@ class Parts:
         once = {**least, **{name: whole[name] for name in free if name in whole}}
         starts = [least, once, self._filling(once, free)] if free else [least]
         _, price = min(
-            (walk(self.pricer, start, self._steps, self._rank) for start in starts),
+            (walk(self.pricer, start, self._steps, self._rank, self.clock) for start in starts),
             key=lambda found: found[0],
         )
         return Parted(parts, price, self.clock.time(price), self._kernel(price))
@@ -175,8 +175,9 @@ class Parts:
 
     def _kernel(self, price: Price) -> Kernel:
         schedule = Schedule(
-            axes=treatments(self.nest, price.tiles), warps=price.warps, stages=price.stages,
-            online=bool(self.nest.rescaled), merge=price.merge,
+            axes=treatments(self.nest, price.tiles, price.pipeline.step_bytes),
+            warps=price.warps, pipeline=price.pipeline, merge=price.merge,
+            online=bool(self.nest.rescaled),
         )  # fmt: skip
         return Kernel(ops=self.nest.members, schedule=schedule)
 

@@ -140,7 +140,8 @@ def _kernel(graph: Graph, ledger: KernelLedger) -> KernelPart:
                 AxisPart(name=name, size=sizes[name], treatment=axis.treatment, tile=axis.tile)
                 for name, axis in schedule.axes
             ],
-            blocks=ledger.price.blocks, warps=schedule.warps, stages=schedule.stages,
+            blocks=ledger.price.blocks, warps=schedule.warps, stages=schedule.pipeline.stages,
+            step_bytes=schedule.pipeline.step_bytes,
             walks=schedule.walks, merge=schedule.merge,
         ),
         accounts=AccountsPart(**{name: _account(each) for name, each in ledger.accounts.items()}),

@@ -123,6 +123,8 @@ class SchedulePart(Part, frozen=True, kw_only=True):
     blocks: int
     warps: int
     stages: int
+    step_bytes: int = 64
+    """Of each row of a product's operands, in one step of its pipeline."""
     walks: int
     merge: Literal["readers", "launch", "last block"] | None = None
 

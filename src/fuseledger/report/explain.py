@@ -103,7 +103,7 @@ def schedule_words(schedule: SchedulePart) -> str:
     """Blocks, warps, stages and walks."""
     words = f"{plural(schedule.blocks, 'block')} of {plural(schedule.warps, 'warp')}"
     if schedule.stages > 1:
-        words += f", {schedule.stages} pipeline stages"
+        words += f", {schedule.stages} pipeline stages of {schedule.step_bytes} B"
     if schedule.walks > 1:
         words += f", {schedule.walks} walks over what is read again"
     if schedule.merge is not None:

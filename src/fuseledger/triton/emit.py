@@ -25,7 +25,6 @@ from fuseledger.ledger.live_values import LOOP_POINTS
 from fuseledger.ledger.matrix_units import WHOLE_DEPTH
 from fuseledger.ledger.nest import Nest, analyse
 from fuseledger.ledger.online import online_variant
-from fuseledger.ledger.staging import STEP_BYTES
 from fuseledger.planner.side_by_side import parts_of
 from fuseledger.triton.dependence import above
 from fuseledger.triton.emit_body import Writer, identity
@@ -60,10 +59,8 @@ class EmitOptions(Struct, frozen=True, kw_only=True):
     """Matrix products of fp32 in TF32."""
     loop_points: int = LOOP_POINTS
     """Points of an in-block loop walked at once."""
-    step_bytes: int = STEP_BYTES
-    """Bytes along the reduced axis that one step of a matrix product loads of each row."""
     step_points: int | None = None
-    """Points of such a step, whatever their bytes."""
+    """Points of a matrix product's step, whatever their bytes."""
     block_elements: int = 1024
     """Elements of a tile that a walk makes in a kernel without matrix products."""
     whole_depth: int = WHOLE_DEPTH
@@ -154,7 +151,7 @@ def emit_kernel(
         constants=constants,
         blocks=blocks,
         warps=kernel.schedule.warps,
-        stages=kernel.schedule.stages,
+        stages=kernel.schedule.pipeline.stages,
         outputs=tuple(stored[tensor] for tensor in nest.outputs),
         buffers=buffers,
         notes=tuple(notes),
@@ -268,7 +265,7 @@ def _writer(
         nest=nest, layout=layout, names=names, constants=constants, pointers=pointers,
         reduce=reduce_op,
         wide=any(tensor.elements >= WIDE for tensor in tensors),
-        loop_points=options.loop_points, step_bytes=options.step_bytes,
+        loop_points=options.loop_points, step_bytes=kernel.schedule.pipeline.step_bytes,
         step_points=options.step_points,
         block_elements=options.block_elements, whole_depth=options.whole_depth,
         whole=frozenset(n for n, axis in kernel.schedule.axes if axis.treatment == "whole"),

@@ -18,10 +18,10 @@ from fuseledger.graph.axis import Index
 from fuseledger.graph.op import Access, Op
 from fuseledger.graph.scalar import Read
 from fuseledger.graph.tensor import Tensor, is_float
+from fuseledger.ledger.kernel import SHALLOW
 from fuseledger.ledger.live_values import LOOP_POINTS
 from fuseledger.ledger.matrix_units import WHOLE_DEPTH
 from fuseledger.ledger.nest import Nest
-from fuseledger.ledger.staging import STEP_BYTES
 from fuseledger.triton.emit_expression import expression
 from fuseledger.triton.emit_fold import fold
 from fuseledger.triton.emit_moved import moved_result
@@ -75,7 +75,7 @@ class Writer(Struct):
     """Whether offsets need 64 bits."""
     loop_points: int = LOOP_POINTS
     """Points of an in-block loop walked at once."""
-    step_bytes: int = STEP_BYTES
+    step_bytes: int = SHALLOW.step_bytes
     """Bytes along the reduced axis that one step of a matrix product loads of each row."""
     step_points: int | None = None
     """Points of such a step, whatever their bytes."""

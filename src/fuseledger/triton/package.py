@@ -78,7 +78,7 @@ def header_of(ledger: KernelLedger) -> tuple[str, ...]:
     """A kernel's ledger in comment lines."""
     schedule = ledger.kernel.schedule
     lines = [
-        f"{ledger.label}: {schedule}, {schedule.warps} warps, {schedule.stages} stages",
+        f"{ledger.label}: {schedule}, {schedule.warps} warps, {schedule.pipeline.stages} stages",
         *(_account_line(name, ledger.accounts[name]) for name in ACCOUNTS),
         *_placed(ledger),
         *_merged(ledger),

@@ -168,7 +168,7 @@ def schedule_without_names(kernel: Kernel) -> tuple[object, ...]:
     """A schedule, and those of a kernel's parts, without the names of axes."""
     schedule = kernel.schedule
     return (
-        tuple(axis for _, axis in schedule.axes), schedule.warps, schedule.stages, schedule.walks,
+        tuple(axis for _, axis in schedule.axes), schedule.warps, schedule.pipeline, schedule.walks,
         schedule.online, schedule.merge, *map(schedule_without_names, kernel.parts),
     )  # fmt: skip
 

@@ -77,7 +77,7 @@ class Proposals(Struct, dict=True):
             if axis.treatment in ("split", "grid")
         ]  # fmt: skip
         walks = f", walked {choice.walks} times" if choice.walks > 1 else ""
-        stages = kernel.schedule.stages
+        stages = kernel.schedule.pipeline.stages
         return (
             f"{', '.join(axes) or 'one block'}{walks}: {choice.blocks:,} blocks of "
             f"{format_kib(choice.on_chip_bytes)} in {stages} stage{'s' * (stages > 1)}, "
