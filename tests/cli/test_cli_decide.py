@@ -72,7 +72,7 @@ def test_options_may_precede_the_file():
         (("decide", "attention", "--heads", "8"), "Missing option '--kv'"),
         (("decide", SKINNY, "--device", "none"), "unknown device 'none'"),
         (("textbook", "chain", "--cuts", "1,2"), "cut 1,2: lengths must be"),
-        (("textbook", "chain", "--cuts", "1,,2"), "expected cuts such as"),
+        (("textbook", "chain", "--cuts", "1,,2"), "expected lengths of consecutive ops"),
         (("textbook", "ledger", "--sm-count", "0"), "--sm-count"),
     ],
 )

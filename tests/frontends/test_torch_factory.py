@@ -163,7 +163,7 @@ MISTAKES = {
     "control flow": (
         "class M(nn.Module):\n def forward(self, x): return x if x.sum() > 0 else -x\n"
         "def make(): return M(), (torch.ones(3),)",
-        "torch.export refuses it: GuardOnDataDependentSymNode: Could not guard on data-dependent",
+        "Could not guard on data-dependent expression: forward branches on values of a tensor",
     ),
     "data dependent": (
         "class M(nn.Module):\n def forward(self, x): return x[x > 0]\n"

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fuseledger.cli.options import deliver, format_option, output_option
-from fuseledger.cli.parse import Count, is_size, positive, sizes
+from fuseledger.cli.options import deliver, format_option, output_option, parse_cuts
+from fuseledger.cli.parse import Count, positive, sizes
 
 if TYPE_CHECKING:
     from fuseledger.report.textbook import ChainPart
@@ -17,19 +17,12 @@ CUTS = "1,1,1,1/1,3/2,2/4"
 SIZES = (4096, 4096, 4096), (16, 4096, 4096)
 
 
-def _cuts(ctx: click.Context, param: click.Parameter, text: str) -> list[list[int]]:
-    cuts = [one.split(",") for one in text.split("/")]
-    if not all(is_size(part) for cut in cuts for part in cut):
-        raise click.BadParameter(f"{text!r}: expected cuts such as {CUTS}")
-    return [[int(part) for part in cut] for cut in cuts]
-
-
 @click.group("textbook", invoke_without_command=True)
 @click.pass_context
 def command(context: click.Context) -> None:
     """The two reference exercises, reproduced to the digit."""
     if context.invoked_subcommand is None:
-        context.invoke(chain, cuts=_cuts(context, chain.params[1], CUTS))
+        context.invoke(chain, cuts=parse_cuts(context, chain.params[1], CUTS))
         click.echo()
         context.invoke(ledger)
 
@@ -46,7 +39,7 @@ def command(context: click.Context) -> None:
     default=CUTS,
     show_default=True,
     metavar="1,3/4",
-    callback=_cuts,
+    callback=parse_cuts,
     help="Cuts to list: lengths of the kernels.",
 )
 @format_option()

@@ -200,6 +200,8 @@ def _checked(source: str, found: Any) -> tuple[Any, tuple[Any, ...], dict[str, A
 REMEDIES = {
     "in output, which is not a known type": "let forward return tensors alone (of a model of "
     "transformers: use_cache=False)",
+    "Could not guard on data-dependent expression": "forward branches on values of a tensor, which "
+    "a graph cannot",
 }
 """Words of torch's refusals → what helps."""
 
