@@ -135,7 +135,9 @@ def page(rows: list[Row], options: PlanOptions, device: Device) -> str:
         f"--optimise {what} --page FILE`. All figures are modelled, "
         f"for {device.name}. *Unfused* is one kernel an op, *floor* the inputs, "
         "weights and outputs once, *greedy* the cost of greedy pair merging over that of the plan, "
-        "*s* the processor time of planning. Every plan is legal and no dearer than either.",
+        "*s* the processor time of planning. Every plan is legal and no dearer than either. A "
+        "barrier is priced as one pass over its tensors, however many steps it takes one after "
+        "the other.",
     ]
     for version, level in dict.fromkeys((row.version, row.level) for row in rows):
         group = [row for row in rows if (row.version, row.level) == (version, level)]
