@@ -45,6 +45,7 @@ def test_what_a_library_computes(expression: str, call: str):
     [
         (f"{X} @ {W} + bias + gelu", "cuBLAS has GELU in its tanh form only"),
         (f"{X} @ {W} + silu", "cuBLAS has no epilogue silu"),
+        (f"{X} int32 @ {W} int32", "cuBLAS has no product of int32"),
         (f"{X} @ {W} + relu + residual", "cuBLAS cannot apply relu, residual in this order"),
         (f"{X} @ {W} + relu + bias", "cuBLAS cannot apply relu, bias in this order"),
         (f"softmax({X} @ {W})", "cuBLAS has no epilogue softmax.statistic"),

@@ -54,8 +54,7 @@ class FileOrKind(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Send everything to `file` unless a kind of decision is named."""
-        helps = not args or args[0] in ctx.help_option_names
-        if not helps and not any(word in self.commands for word in args[:1]):
+        if args and args[0] not in (*self.commands, *ctx.help_option_names):
             args = ["file", *args]
         return super().parse_args(ctx, args)
 

@@ -64,6 +64,9 @@ Of convolutions nothing is known, so that a kernel of its own is taken."""
 
 ADDENDS = frozenset(("bias", "residual"))
 """Steps that are sums: they commute until the first step that is not."""
+PRODUCTS = frozenset(("fp64", "fp32", "fp16", "bf16", "fp8", "fp8_e4m3", "fp8_e5m2", "fp4", "int8"))
+"""Dtypes of the operands of cuBLAS's products (cublasLtMatmul, table of data types): of integers
+those of 8 bits alone."""
 HALF = frozenset(("fp16", "bf16", "fp8", "fp8_e4m3", "fp8_e5m2"))
 """Dtypes of the libraries' attention."""
 
@@ -133,6 +136,9 @@ def _calls(nest: Nest, vendor: str, core: Core, products: list[int]) -> Calls:
     libraries = LIBRARIES.get(vendor)
     if libraries is None:
         return Calls(core, None, f"no library of {vendor} is known")
+    dtype = nest.graph.tensors[nest.ops[products[0]].reads[0].tensor].dtype
+    if core == "gemm" and dtype not in PRODUCTS:
+        return Calls(core, None, f"{libraries[core]} has no product of {dtype}")
     steps = _steps(nest, products[0])
     if isinstance(steps, str):
         return Calls(core, None, steps)
