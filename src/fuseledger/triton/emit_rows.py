@@ -17,7 +17,7 @@ from fuseledger.triton.emit_body import Writer
 from fuseledger.triton.emit_statistic import Statistic, start, step
 from fuseledger.triton.lanes import LANES_MOST, MATRIX_LEAST
 from fuseledger.triton.scope import Frame, Text
-from fuseledger.triton.walk import walking
+from fuseledger.triton.walk import shape_of, walking
 
 
 class Sides(Struct, frozen=True, kw_only=True):
@@ -87,7 +87,10 @@ def sum_rows(w: Writer, i: int, sides: Sides, frame: Frame) -> None:
             inner = {**frame, along.group.name: 1}
             name = w.names.new(f"{tensor}_row".lower())
             chosen = f"tl.where({lanes} == {row.first}, {tile.number}, 0.0)"
-            w.line(f"{name} = tl.sum({chosen}, axis=0, keep_dims=True)")
+            # a reshape gives the row a layout of its own: what it meets would take the product's
+            w.line(
+                f"{name} = tl.reshape(tl.sum({chosen}, axis=0), {shape_of(w, {1: along.group})})"
+            )
             key = w.result_key(sides.product, tensor, inner)
             w.scopes[-1].known[key] = Text(name, w.depth, frozenset({1}))
             step(w, state, replace(along, axes=axes, looped=True), inner)
