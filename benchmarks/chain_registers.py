@@ -21,8 +21,14 @@ from rich.progress import Progress
 from fuseledger.clock.roofline import Roofline
 from fuseledger.devices import load as load_device
 from fuseledger.frontends.source import load
+from fuseledger.ledger.kernel import SHALLOW
 from fuseledger.planner.schedules import ScheduleSearch
-from fuseledger.triton.compile import cache_folder, compile_kernels, compiler_version, target_of
+from fuseledger.triton.compile import (
+    compile_kernels,
+    compiled_folder,
+    compiler_version,
+    target_of,
+)
 from fuseledger.triton.emit import EmittedKernel, emit_kernel
 from fuseledger.triton.occupancy import occupancy
 
@@ -46,9 +52,9 @@ def kernel(source: str, device: str, tile: tuple[int, int], warps: int) -> Emitt
     planned = search.kernel(ops)
     return emit_kernel(
         graph,
-        replace(planned, schedule=replace(planned.schedule, warps=warps, stages=2)),
-        name="chain",
-    )
+        replace(planned, schedule=replace(planned.schedule, warps=warps, pipeline=SHALLOW)),
+        name="chain", in_flight=target.sm_count,
+    )  # fmt: skip
 
 
 def main() -> None:
@@ -68,7 +74,7 @@ def main() -> None:
             device = load_device(name)
             found = compile_kernels(
                 [kernel(source, name, tile, warps) for source, tile, warps in keys],
-                target_of(device), processes=args.processes, cache=cache_folder(),
+                target_of(device), processes=args.processes, cache=compiled_folder(),
                 done=lambda _: progress.advance(task),
             )  # fmt: skip
             for key, each in zip(keys, found, strict=True):

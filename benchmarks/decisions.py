@@ -256,9 +256,10 @@ def _fusions() -> Iterator[Row]:
         measured="fuse", source="families rms_norm_quant_* of the decision corpus",
         ask=partial(fuse_gain, "quantise(rms_norm(x[4096,4096] bf16))", "h100-sxm"),
     )  # fmt: skip
-    for k, n, unfused, fused, launch in (
+    runs: list[tuple[int, int, float, float, LaunchMode]] = [
         (256, 512, 0.145, 0.099, "eager"), (4096, 8192, 1.014, 1.361, "queued"),
-    ):  # fmt: skip
+    ]  # fmt: skip
+    for k, n, unfused, fused, launch in runs:
         yield Row(
             kind="fuse", what=f"SwiGLU into its GEMMs, [5120,{k}] → {n}", device="b200",
             measured=unfused / fused, source=INDUCTOR, ask=partial(swiglu, k, n, launch),

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 from rich.console import Console
 from rich.progress import track
@@ -35,31 +35,12 @@ from fuseledger.peers.program import Program, read_program
 from fuseledger.peers.xla import xla_plan, xla_worker
 from fuseledger.peers.xla_target import target_config
 from fuseledger.planner.plan import Planned, PlanOptions, make_plan
-from peers_page import page
+from peers_page import Cell, Entry, page
 
 MODELS = Path(__file__).parents[1] / "examples" / "models.py"
 NAMES = ("llama3_8b_block", "llama3_8b_block_decode", "bert_base", "resnet50", "vit_b16")
 """Models of the comparison."""
 NOT_ASKED = "not asked"
-
-
-class Cell(Struct, frozen=True):
-    """One plan of one graph."""
-
-    launches: int
-    bytes: int
-    time_us: float
-    seconds: float
-
-
-class Entry(Struct):
-    """One graph: its plans by name, and why one is missing."""
-
-    name: str
-    floor_bytes: int = 0
-    cells: dict[str, Cell] = field(default_factory=dict[str, Cell])
-    failures: dict[str, str] = field(default_factory=dict[str, str])
-    not_asked: list[str] = field(default_factory=list[str])
 
 
 class Asker(Struct, frozen=True):

@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
 from statistics import median
-from typing import Protocol
+
+from msgspec import Struct, field
 
 from fuseledger.devices.device import Device
 from fuseledger.peers import inductor, xla
@@ -25,27 +26,23 @@ SAME = 1.0005
 """Totals within this factor are equal: systems count a mask or a seed differently."""
 
 
-class Cell(Protocol):
+class Cell(Struct, frozen=True):
     """One plan of one graph."""
 
-    @property
-    def launches(self) -> int: ...  # noqa: D102
-    @property
-    def bytes(self) -> int: ...  # noqa: D102
-    @property
-    def time_us(self) -> float: ...  # noqa: D102
-    @property
-    def seconds(self) -> float: ...  # noqa: D102
+    launches: int
+    bytes: int
+    time_us: float
+    seconds: float
 
 
-class Entry(Protocol):
-    """One graph."""
+class Entry(Struct):
+    """One graph: its plans by name, and why one is missing."""
 
     name: str
-    floor_bytes: int
-    cells: Mapping[str, Cell]
-    failures: Mapping[str, str]
-    not_asked: Sequence[str]
+    floor_bytes: int = 0
+    cells: dict[str, Cell] = field(default_factory=dict[str, Cell])
+    failures: dict[str, str] = field(default_factory=dict[str, str])
+    not_asked: list[str] = field(default_factory=list[str])
 
 
 PREFACE = """# What the compilers would do

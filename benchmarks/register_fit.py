@@ -24,8 +24,9 @@ from fuseledger.devices import Device
 from fuseledger.devices import load as load_device
 from fuseledger.ledger.nest import analyse
 from fuseledger.ledger.online import online_variant
+from fuseledger.ledger.price import WARP_THREADS
 from fuseledger.ledger.pricer import Pricer
-from fuseledger.ledger.registers import AMOUNTS, FIT, LEAST, WARP_THREADS
+from fuseledger.ledger.registers import AMOUNTS, FIT, LEAST
 from register_sweep import TABLE, Case, read
 
 FOLDS = 4
@@ -147,7 +148,7 @@ def fit(given: list[Row]) -> dict[str, np.ndarray]:
         solver.addVar(0.0, infinity)
         solver.changeColCost(size + number, 1 / row.needed)
         columns, values = [size + number], [1.0]
-        for j in np.flatnonzero(row.amounts):
+        for j in np.flatnonzero(row.amounts).tolist():
             more, less = _own(archs.index(row.device.arch), j)
             columns += [j, more, less]
             amount = row.amounts[j]

@@ -36,7 +36,8 @@ from fuseledger.ledger.nest import Nest, analyse
 from fuseledger.ledger.online import online_variant
 from fuseledger.ledger.pricer import Pricer
 from fuseledger.ledger.tiles import TileLimits
-from fuseledger.planner.schedules import Choice, ScheduleSearch, components
+from fuseledger.planner.schedules import Choice, ScheduleSearch
+from fuseledger.planner.side_by_side import components
 from fuseledger.triton.compile import compile_kernels, compiler_version, target_of
 from fuseledger.triton.emit import EmittedKernel, emit_kernel, module_source
 
@@ -113,10 +114,9 @@ FAMILIES: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 """Family → sources; every source is one kernel."""
 DTYPES = ("fp16", "fp16", "bf16", "fp32")
-FIELDS = (
+FIELDS: tuple[str, ...] = (
     "family", "source", "dtype", "device", "tiles", "walks", "online", "warps", "stages", "step",
-    "code",
-    "registers", "stack", "spilled", "shared", "failed",
+    "code", "registers", "stack", "spilled", "shared", "failed",
 )  # fmt: skip
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct, field
 
-from fuseledger.clock.roofline import LaunchMode, Roofline
-from fuseledger.devices import Device
+from fuseledger.clock.roofline import Roofline
+from fuseledger.devices import Device, LaunchMode
 from fuseledger.errors import CutError
 from fuseledger.graph.graph import Graph
 from fuseledger.ledger.kernel import Plan, check_legal
