@@ -63,6 +63,7 @@ STRUCTURES = [
     "mean(group_norm(x[64,16,5,7,3] | hardswish, 4), [2, 3, 4])",
     "gelu(mean(x[64,300], -1, true)) + y[64,4096]",
     "max(group_norm(x[128,16,14,30,30] * m[16,1,1,1], 16), axis=1)",
+    "conv(relu(x[4,32,20,20]),w[32,32,3,3],padding=1) + x",
 ]
 
 
@@ -78,7 +79,8 @@ def test_more_structures_compute_what_they_mean() -> None:
     """Broadcasts, columns, positions, windows, phases, halves, chained products, parts folded and
     combined, pools of products, random numbers, lookups of what is read and of what the kernel
     makes, flips of a product, padded values, products side by side in a loop, windows over
-    products, seams, a maximum over what a norm's walk keeps: all agree, bytes included."""
+    products, seams, a maximum over what a norm's walk keeps, a halo beside its tile: all agree,
+    bytes included."""
     for source, found in _all_checked(STRUCTURES, "fp32").items():
         assert {each.outcome for each in found} == {"pass"}, (source, found)
         assert all(each.traffic is not None and each.traffic.is_equal for each in found), source

@@ -1,8 +1,9 @@
 """Tiled traffic: the bytes that all blocks of a kernel load and store, before any cache.
 
 A block loads each element that it needs once a walk: what it reads again in the same walk (the taps
-of a convolution, the other operand's tiles) is in its registers, shared memory or L1. Blocks share
-nothing: that is L2's business. Edges count as they are, so that the sum is exact.
+of a convolution, the other operand's tiles) is in its registers, shared memory or L1. What one op
+reads with the halo of a window and another without is in two loops, and loaded in both. Blocks
+share nothing: that is L2's business. Edges count as they are, so that the sum is exact.
 """
 
 from __future__ import annotations
@@ -116,7 +117,10 @@ class TiledLoads:
             (i, bound.name): bound.reads for i, found in bounds.items() for bound in found
         }
         self._walks: dict[tuple[int, str], Walk] = {}
-        self._loads = {name: self._prepared(name) for name in self._reads}
+        self._loads = {
+            name: [self._prepared(name, apart) for apart in self._apart(name, reads)]
+            for name, reads in self._reads.items()
+        }
 
     def grouped(self, names: Iterable[str]) -> Grouped:
         """The loads of these tensors, for `total`: those that all depend on the tiles in one way
@@ -126,9 +130,9 @@ class TiledLoads:
         for name in names:
             if name not in self._loads:
                 continue
-            load = self._loads[name]
+            load, *others = self._loads[name]
             bits = load.once * DTYPE_BITS[load.dtype]
-            if load.tiled or bits % 8:
+            if load.tiled or bits % 8 or others:
                 apart.append(name)
             else:
                 axes = tuple(axis for axis, _ in load.lacking)
@@ -150,13 +154,15 @@ class TiledLoads:
         """Bytes of an external tensor that all blocks load in one walk of these tiles."""
         if name not in self._loads:
             return 0
-        load = self._loads[name]
-        elements = load.once
-        for part in load.tiled:
-            elements *= self._summed(part, tiles)
-        for axis, size in load.lacking:
-            elements *= -(-size // tiles[axis])
-        return dtype_bytes(load.dtype, elements)
+        total = 0
+        for load in self._loads[name]:
+            elements = load.once
+            for part in load.tiled:
+                elements *= self._summed(part, tiles)
+            for axis, size in load.lacking:
+                elements *= -(-size // tiles[axis])
+            total += dtype_bytes(load.dtype, elements)
+        return total
 
     def _summed(self, part: _Part, tiles: Mapping[str, int]) -> int:
         """Elements along the dimensions of a part that all blocks along its axes load."""
@@ -167,10 +173,22 @@ class TiledLoads:
             loaded += _looked_up_sum(read, drivers)
         return loaded
 
-    def _prepared(self, name: str) -> _Load:
-        """What no choice of tiles changes of a tensor's loads."""
+    def _apart(self, name: str, reads: list[tuple[int, Access]]) -> list[list[tuple[int, Access]]]:
+        """Reads in groups of ops that see the same extents: a window walks its halo in a loop of
+        its own, and what reads the tile itself is not in it. What is carried from one walk to the
+        next is held, or counted again with that walk."""
+        if name in self._nest.carried:
+            return [reads]
+        found: dict[object, list[tuple[int, Access]]] = {}
+        for i, access in reads:
+            axes = sorted({axis for index in access.index for axis, _ in index.terms})
+            extents = tuple((a, self._walk(i, a)) for a in axes if (i, a) in self._bounds)
+            found.setdefault(extents, []).append((i, access))
+        return list(found.values())
+
+    def _prepared(self, name: str, reads: list[tuple[int, Access]]) -> _Load:
+        """What no choice of tiles changes of loads of a tensor."""
         nest, tensor = self._nest, self._nest.graph.tensors[name]
-        reads = self._reads[name]
         alone = self._plain_axes(reads)
         if alone is not None:
             lacked = tuple((n, nest.sizes[n]) for n in nest.open_axes if n not in alone)
