@@ -164,6 +164,21 @@ def test_a_position_over_a_split_axis_cannot_be_emitted() -> None:
         emit_kernel(plan.graph, Kernel(ops=ledger.kernel.ops, schedule=schedule))
 
 
+def test_lanes_that_repeat_a_point_are_no_sum() -> None:
+    """A mean over a batch that is held whole beside a tile of a convolution's points would add each
+    image once a point: such a kernel is refused, not emitted wrong."""
+    plan = planned("conv(relu(x[2,16,7,7] - mean(x, [0,2,3], true)), w[16,16,3,3], padding=1)")
+    graph = plan.graph
+    conv = graph.ops[-1]
+    (statistic,) = (op for op in graph.ops if op.combine == "sum" and op is not conv)
+    axes = {axis.name: AxisSchedule("whole", axis.size) for op in graph.ops for axis in op.axes}
+    axes |= {n: AxisSchedule("loop", conv.sizes[n]) for n in conv.reduces}
+    axes |= {n: AxisSchedule("grid", 7) for n in conv.kept if n not in statistic.reduces}
+    kernel = Kernel(ops=tuple(range(len(graph.ops))), schedule=Schedule(axes=tuple(axes.items())))
+    with pytest.raises(CannotEmit, match="lanes stand for"):
+        emit_kernel(graph, kernel)
+
+
 def test_a_missing_kernel_is_named_in_the_package() -> None:
     """The launcher of a plan with a kernel that has no code lists it and refuses to run."""
     plan = planned("sort(x[64,128])")

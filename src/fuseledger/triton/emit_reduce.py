@@ -65,6 +65,7 @@ def _statistics(w: Writer, i: int, frame: Frame) -> None:
     axes = tuple(name for name in op.sizes if name in op.reduces and w.extent(name) > 1)
     together = siblings(w, i, frame, lambda j: not (ops[j].scans or ops[j].is_contraction))
     in_lanes = InLanes.of(w, axes, frame)
+    _refuse_repeated(w, op, in_lanes)
     result, frame = frame, {**frame, **in_lanes.frame}
     place = _free_place(w, frame)
     axes = tuple(name for name in axes if name not in in_lanes.axes)
@@ -110,6 +111,17 @@ def _statistics(w: Writer, i: int, frame: Frame) -> None:
             w.scopes[outer].known[w.result_key(state.position, write.tensor, result)] = Text(
                 name, outer, places, kind
             )
+
+
+def _refuse_repeated(w: Writer, op: Op, in_lanes: InLanes) -> None:
+    """Lanes that stand for axes which an op lacks hold its points several times: a sum over them
+    would be too large."""
+    if op.combine in ("max", "min", "any", "all"):
+        return
+    for name in in_lanes.frame:
+        for axis, extent in w.groups[name].extents:
+            if extent > 1 and axis not in in_lanes.axes:
+                raise CannotEmit(f"{op.name}: its lanes stand for {axis} too, which it lacks")
 
 
 def apart(w: Writer, i: int, axes: tuple[str, ...], frame: Frame) -> tuple[str, ...]:
