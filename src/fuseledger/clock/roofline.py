@@ -124,12 +124,14 @@ class Roofline(Struct, frozen=True, dict=True):
         terms = [("dram", dram_us)]
         if rates.l2_gbs is not None:
             terms.append(("l2", realised.l2_us))
-        for name, us in (
-            ("pipeline", realised.pipeline_us), ("lanes", pipes.lanes_us * realised.computed),
-            ("special", pipes.special_us * realised.computed), ("matrix", realised.matrix_us),
-        ):  # fmt: skip
-            if us:
-                terms.append((name, us))
+        if realised.pipeline_us:
+            terms.append(("pipeline", realised.pipeline_us))
+        if pipes.lanes_us:
+            terms.append(("lanes", pipes.lanes_us * realised.computed))
+        if pipes.special_us:
+            terms.append(("special", pipes.special_us * realised.computed))
+        if realised.matrix_us:
+            terms.append(("matrix", realised.matrix_us))
         launch_us = price.launches * rates.launch_us
         latency_us = price.walks * rates.latency_us * (1 + WAVE_LATENCY_SHARE * (waves - 1))
         combine_us = self._combine_us(price, resident) if price.merge in _AFTERWARDS else 0.0
