@@ -153,8 +153,8 @@ def qwen3_8b_block() -> tuple[nn.Module, Inputs]:
 
 
 def mixtral_8x7b_block() -> tuple[nn.Module, Inputs]:
-    """One Mixtral-8x7B decoder layer, 512 tokens, experts as batched matrix products."""
-    model = _causal_lm(_mixtral_8x7b_config(1), experts_implementation="batched_mm")
+    """One Mixtral-8x7B decoder layer, 512 tokens, experts as grouped matrix products."""
+    model = _causal_lm(_mixtral_8x7b_config(1), experts_implementation="grouped_mm")
     return DecoderBlocks(model), (torch.zeros(1, 512, 4096, dtype=BF16),)
 
 

@@ -14,7 +14,9 @@ torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: N812  its usual name
 from torch_reference import Function, compared, exported, lowered
 
+from fuseledger.devices import load as load_device
 from fuseledger.frontends import torch as frontend
+from fuseledger.planner.plan import make_plan
 
 pytestmark = pytest.mark.torch
 
@@ -395,6 +397,31 @@ def test_unknown_operator_is_a_barrier() -> None:
     graph, _ = lowered(Function(lambda x: torch.sort(x.relu(), 1).values + 1), (X,))
     assert graph.barriers == {"aten.sort": 1}
     assert [op.function for op in graph.ops] == ["relu", "aten.sort", "add"]
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "flops"),
+    [
+        ((8, 16), (2, 16, 24), 2 * 8 * 16 * 24),
+        ((2, 8, 16), (16, 24), 2 * 8 * 16 * 24),
+        ((2, 8, 16), (2, 16, 24), 2 * 2 * 8 * 16 * 24),
+        ((8, 16), (16, 24), 2 * 8 * 16 * 24),
+    ],
+)
+def test_a_grouped_product_is_a_barrier_that_tells_its_work(
+    left: tuple[int, ...], right: tuple[int, ...], flops: int
+) -> None:
+    """Runs of rows, of columns, a matrix each, and runs of the sum: two operations a product, and
+    weights that are stored transposed are read as they are."""
+    ends = None if len(left) == len(right) == 3 else torch.tensor([8, 16], dtype=torch.int32)
+    weight = torch.zeros(right, dtype=torch.bfloat16).mT.contiguous()
+    given = (torch.zeros(left, dtype=torch.bfloat16), weight)
+    graph, _ = lowered(Function(lambda a, b: T._grouped_mm(a, b.mT, offs=ends)), given)
+    (op,) = graph.ops
+    assert op.is_opaque
+    assert op.flops == flops
+    ledger = make_plan(graph, load_device("h100-sxm")).kernels[0]
+    assert ledger.price.flops == {"matrix:bf16": flops}
 
 
 def test_read_pool_indices_make_a_barrier() -> None:

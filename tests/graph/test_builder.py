@@ -123,16 +123,29 @@ def test_labels_belong_to_the_outer_composite():
 
 
 def test_a_barrier_reads_stored_tensors():
-    """A view that an opaque op reads is copied first; its whole tensor is not."""
+    """A part of a tensor that an opaque op reads is copied first; a whole tensor is not."""
     b = GraphBuilder("barrier")
     x = b.input("x", (4, 6), "fp32")
     (plain,) = b.opaque("sort", [x], [((4, 6), "fp32")])
-    (moved,) = b.opaque("sort", [x.transpose([1, 0])], [((6, 4), "fp32")])
+    (moved,) = b.opaque("sort", [b.slice(x, 0, 1, 3)], [((2, 6), "fp32")])
     b.output(plain, "plain")
     b.output(moved, "moved")
     graph = validate(b.finish())
     assert [op.kind for op in graph.ops] == ["opaque", "move", "opaque"]
     assert graph.barriers == {"sort": 2}
+
+
+def test_a_barrier_reads_a_permuted_tensor_by_its_strides():
+    """A permutation is not copied: the op's meaning is of the tensor in the permuted order."""
+    b = GraphBuilder("barrier")
+    x = b.input("x", (2, 3, 4), "fp32")
+    (cut,) = b.opaque("first", [x.transpose([2, 0, 1])], [((2, 3), "fp32")])
+    b.output(cut, "cut")
+    graph = validate(b.finish())
+    assert [op.kind for op in graph.ops] == ["opaque"]
+    value = np.arange(24.0).reshape(2, 3, 4)
+    found = evaluate(graph, {"x": value}, opaque={"first": lambda op, given: [given[0][1]]})
+    assert (found["cut"] == value.transpose(2, 0, 1)[1]).all()
 
 
 def test_a_letter_of_the_wrong_size():

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from math import prod
 from typing import Any
 
 from msgspec import Struct, field
@@ -33,6 +34,17 @@ from fuseledger.graph.builder import GraphBuilder
 from fuseledger.graph.graph import Graph
 from fuseledger.graph.tensor import MAX_ELEMENTS, too_large
 from fuseledger.graph.view import View
+
+GROUPED_PRODUCTS = frozenset({"_grouped_mm", "_scaled_grouped_mm"})
+"""Products whose rows, columns or sums fall into runs, a matrix each (the experts of a mixture); a
+tensor says where the runs end, which no loop nest does. Barriers, of which the work is known."""
+
+
+def _grouped_flops(left: View, right: View, result: Sequence[int]) -> int:
+    """FLOPs of a grouped product: each element of the result is a sum over one run's depth, or,
+    where both operands have runs along the sum, each run's result over its own part of it."""
+    runs = result[0] if len(left.shape) == len(right.shape) == 2 else 1
+    return 2 * prod(result) * left.shape[-1] // runs
 
 
 @cache
@@ -203,6 +215,8 @@ class Lowering(Struct):
         function = f"aten.{node.packet}" if node.op.startswith("aten.") else node.packet
         results = [(value.shape, value.dtype) for value in node.outputs]
         attributes = {**plain, "op": node.op}
+        if node.packet in GROUPED_PRODUCTS:
+            attributes["flops"] = _grouped_flops(operands[0], operands[1], node.outputs[0].shape)
         return list(self.builder.opaque(function, operands, results, attributes=attributes))
 
     def _is_constant(self, view: View) -> bool:

@@ -223,10 +223,18 @@ class GraphBuilder(Struct):
         name: str | None = None,
         attributes: Mapping[str, Any] | None = None,
     ) -> list[View]:
-        """A barrier: an op of which only its tensors are known. Views are materialised first."""
-        reads = [
-            DraftAccess(view.base, list(view.coords), None) for view in map(self.stored, operands)
-        ]
+        """A barrier: an op of which only its tensors are known. Views are materialised first, but
+        for permutations of a tensor's dimensions: an operator reads those by their strides."""
+        reads: list[DraftAccess] = []
+        orders: dict[int, tuple[int, ...]] = {}
+        for slot, view in enumerate(operands):
+            order = self._order(view)
+            if order is not None:
+                orders[slot] = order
+                view = View.whole(view.base, self.tensors[view.base].shape, view.dtype)
+            view = self.stored(view)
+            reads.append(DraftAccess(view.base, list(view.coords), None))
+        attributes = {**(attributes or {}), **({"orders": orders} if orders else {})}
         writes: list[DraftAccess] = []
         views: list[View] = []
         stem = name or function
@@ -255,10 +263,21 @@ class GraphBuilder(Struct):
                 writes=writes,
                 body=None,
                 combine=None,
-                attributes=dict(attributes or {}),
+                attributes=attributes,
             )
         )
         return views
+
+    def _order(self, view: View) -> tuple[int, ...] | None:
+        """The stored dimension of each of the view's, where it permutes those of its tensor."""
+        shape = self.tensors[view.base].shape
+        if len(view.shape) != len(shape) or any(len(dim) != 1 for dim in view.dims):
+            return None
+        places = {coord.axis: k for k, coord in enumerate(view.coords) if coord.axis is not None}
+        order = tuple(places.get(dim[0].name, -1) for dim in view.dims)
+        if sorted(order) != list(range(len(shape))) or order == tuple(range(len(shape))):
+            return None
+        return order if all(shape[k] == n for k, n in zip(order, view.shape, strict=True)) else None
 
     def stored(self, view: View) -> View:
         """The view itself where it is its whole tensor in order, else a copy (`move`)."""

@@ -79,6 +79,8 @@ def _run(
         if op.function not in opaque:
             raise InvalidGraph(f"{op.name}: no meaning is given for the barrier {op.function}")
         arguments = [values[r.tensor].reshape(graph.tensors[r.tensor].shape) for r in op.reads]
+        for slot, order in op.attributes.get("orders", {}).items():
+            arguments[slot] = arguments[slot].transpose(order)
         results = opaque[op.function](op, arguments)
         return [
             np.asarray(result, dtype=np.float64).reshape(

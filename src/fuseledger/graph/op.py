@@ -150,7 +150,10 @@ class Op(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def flops(self) -> int:
-        """Floating-point operations outside the special-function unit; 2 per multiply-add."""
+        """Floating-point operations outside the special-function unit; 2 per multiply-add. Of an
+        opaque op, those that its attributes tell."""
+        if self.is_opaque:
+            return self.attributes.get("flops", 0)
         flops = work(self.body)[0] if self.body is not None else 0
         if self.combine is not None:
             flops += COMBINES[self.combine].flops

@@ -113,13 +113,15 @@ class Calls(Struct, frozen=True):
 
 NO_PRODUCT = Calls(None, None)
 """Of ops without a product of tensors: generated."""
+GROUPED = Calls("gemm", LibraryCall("PyTorch", "gemm"))
+"""Of a barrier that tells its work: the operator's own kernel, as fast as a library's product."""
 
 
 def library_calls(nest: Nest, vendor: str) -> Calls:
     """The library call of a kernel's ops; `core` is None where they hold no product of tensors."""
     products = [i for i, op in nest.ops.items() if is_product(op)]
     if not products:
-        return NO_PRODUCT
+        return GROUPED if any(op.is_opaque and op.flops for op in nest.ops.values()) else NO_PRODUCT
     core = _core(nest, products)
     calls = _calls(nest, vendor, core, products)
     if core != "conv" or len(products) > 1:

@@ -217,7 +217,7 @@ class Pricer:
         found: dict[int, str] = {}
         for i, op in self.nest.ops.items():
             dtype = self.tensors[op.reads[0].tensor].dtype if op.reads else "fp32"
-            found[i] = f"matrix:{dtype}" if op.is_contraction else f"lanes:{dtype}"
+            found[i] = f"matrix:{dtype}" if op.is_contraction or op.is_opaque else f"lanes:{dtype}"
         return found
 
     def _rescale(self, price: Price) -> None:
