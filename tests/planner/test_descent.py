@@ -129,6 +129,13 @@ def test_what_waits_for_other_things_has_a_short_pipeline() -> None:
     assert price.pipeline == SHALLOW
 
 
+def test_what_has_no_product_has_no_pipeline_to_choose() -> None:
+    """Rows and their least are walked without operands: two stages, as launches have."""
+    graph = graph_of(least_of_a_row)
+    search = new_search(graph, DEVICE, PlanOptions())
+    assert search.price(tuple(range(len(graph.ops)))).pipeline == SHALLOW
+
+
 def test_few_bytes_are_no_reason_to_be_slow() -> None:
     """Where bytes are minimised, a statistic has as many parts as the machine needs: no plan is
     twice as slow for the sake of a few kilobytes in 268 MB."""

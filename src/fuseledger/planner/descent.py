@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fuseledger.clock.roofline import Roofline
-from fuseledger.ledger.kernel import Pipeline
+from fuseledger.ledger.kernel import SHALLOW, Pipeline
 from fuseledger.ledger.price import Price
 from fuseledger.ledger.pricer import Pricer
 from fuseledger.ledger.staging import STAGES, STEPS
@@ -33,17 +33,20 @@ PIPELINES = sorted(
 )
 """From what loads least ahead to what loads most."""
 DEEP = Pipeline(step_bytes=128, stages=4)
-"""What a search starts from: with less in flight, larger tiles would look slower than they are."""
+"""What a search of products starts from: with less in flight, larger tiles would look slower than
+they are."""
 POINTWISE_TILE = 1024
 """Elements a block of a kernel without contraction starts from: 4 warps × 8 elements."""
 
 
 def walk(
     pricer: Pricer, tiles: Tiles, steps: Steps, key: Callable[[Price], Key], clock: Roofline, *,
-    walks: int = 1, pipeline: Pipeline = DEEP,
+    walks: int = 1, pipeline: Pipeline | None = None,
 ) -> tuple[Key, Price]:  # fmt: skip
     """Take the best of the steps from where the walk is, as long as it improves: other tiles, with
     parts merged in the better way, or another pipeline where the kernel waits for its own."""
+    if pipeline is None:
+        pipeline = DEEP if pricer.contractions else SHALLOW
     starts = [
         pricer.price(tiles, walks=walks, pipeline=pipeline, merge=merge)
         for merge in pricer.merges(tiles)
@@ -152,7 +155,9 @@ class Descent(Struct, frozen=True, kw_only=True):
                     tiles = cut
             yield tiles
 
-    def _walk(self, tiles: Tiles, steps: Steps, pipeline: Pipeline = DEEP) -> tuple[Key, Price]:
+    def _walk(
+        self, tiles: Tiles, steps: Steps, pipeline: Pipeline | None = None
+    ) -> tuple[Key, Price]:
         return walk(
             self.pricer, tiles, steps, self.key, self.clock, walks=self.walks, pipeline=pipeline
         )

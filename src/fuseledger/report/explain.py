@@ -58,7 +58,7 @@ def explain_text(document: KernelDocument, page: Page) -> str:
     page.table(_ACCOUNT, [Row(row) for row in account_rows(document)], indent=2)
     page.blank()
     if has_schedule(kernel):
-        page.line(f"schedule: {schedule_words(kernel.schedule)}", "bold")
+        page.line(f"schedule: {schedule_words(kernel)}", "bold")
         page.table(_AXIS, [Row(row) for row in axis_rows(kernel.schedule)], indent=2)
         page.blank()
     if kernel.realisation.core is not None:
@@ -99,10 +99,11 @@ def account_rows(document: KernelDocument) -> list[tuple[str, str, str, str]]:
     return rows
 
 
-def schedule_words(schedule: SchedulePart) -> str:
-    """Blocks, warps, stages and walks."""
+def schedule_words(kernel: KernelPart) -> str:
+    """Blocks, warps, the pipeline of a product, and walks."""
+    schedule = kernel.schedule
     words = f"{plural(schedule.blocks, 'block')} of {plural(schedule.warps, 'warp')}"
-    if schedule.stages > 1:
+    if kernel.realisation.core is not None:
         words += f", {schedule.stages} pipeline stages of {schedule.step_bytes} B"
     if schedule.walks > 1:
         words += f", {schedule.walks} walks over what is read again"

@@ -76,7 +76,7 @@ def _detail(document: PlanDocument, row: KernelRow) -> KernelDetail:
         share=100 * row.total_us / max(document.plan.totals.time_us, 1e-9),
         ops=", ".join(kernel.ops),
         accounts=account_rows(explained),
-        schedule=schedule_words(kernel.schedule) if has_schedule(kernel) else "",
+        schedule=schedule_words(kernel) if has_schedule(kernel) else "",
         axes=axis_rows(kernel.schedule),
         clock_title=clock_title(kernel.time),
         clock=clock_rows(kernel.time, kernel.time_us),

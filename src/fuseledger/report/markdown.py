@@ -103,7 +103,7 @@ def explain_markdown(document: KernelDocument) -> str:
         table(("account", "value:", "provenance", "derivation"), account_rows(document)),
     ]
     if has_schedule(kernel):
-        parts.append(f"Schedule: {schedule_words(kernel.schedule)}")
+        parts.append(f"Schedule: {schedule_words(kernel)}")
         parts.append(table(("axis", "size:", "treatment"), axis_rows(kernel.schedule)))
     parts.append(table(("clock", "time:", ""), clock_rows(kernel.time, kernel.time_us)))
     parts += [
