@@ -16,11 +16,12 @@ from msgspec.structs import replace
 from fuseledger.devices import Device
 from fuseledger.graph.tensor import DTYPE_BITS
 from fuseledger.ledger.compiled import Figures, Known, schedule_key, use_compiled
+from fuseledger.ledger.kernel import Pipeline
 from fuseledger.ledger.live_values import LOOP_POINTS
 from fuseledger.ledger.nest import Nest
 from fuseledger.ledger.price import WARP_THREADS, Held, Price
 from fuseledger.ledger.registers import RegisterModel
-from fuseledger.ledger.staging import Staging
+from fuseledger.ledger.staging import STEPS, Staging
 
 ACCUMULATOR_BYTES = 4
 """Reductions accumulate in fp32."""
@@ -88,17 +89,26 @@ class Footprint:
                 most = FRAGMENT
                 break
         price.register_bytes = most * ACCUMULATOR_BYTES
-        price.staged = self._staging.of(regions, price.pipeline.step_bytes)
-        self._place(price)
+        self._place(price, regions)
         self._occupancy(price, regions)
 
-    def _place(self, price: Price) -> None:
-        """Give each held tensor to one holder; veto where neither has room."""
+    def _place(self, price: Price, regions: dict[int, dict[str, int]]) -> None:
+        """Place what is held beside the pipeline asked for, or the longest shorter one that leaves
+        room; veto where none does."""
+        in_flight, pipeline = price.register_bytes, price.pipeline
+        while pipeline is not None:
+            price.pipeline = pipeline
+            price.staged = self._staging.of(regions, pipeline.step_bytes)
+            lacks_shared = self._hold(price, in_flight)
+            pipeline = _shorter(pipeline) if lacks_shared and price.staged is not None else None
+
+    def _hold(self, price: Price, in_flight: int) -> bool:
+        """Give each held tensor to one holder; a veto of each that finds none. Whether more shared
+        memory would help."""
+        lacks_shared = False
         room_shared, room_registers = self.limits.shared_bytes, self.limits.accumulator_bytes
-        shared, registers = price.staged_bytes, price.register_bytes
-        while room_shared is not None and price.pipeline.stages > 1 and shared > room_shared:
-            price.pipeline = replace(price.pipeline, stages=price.pipeline.stages - 1)
-            shared = price.staged_bytes
+        shared, registers = price.staged_bytes, in_flight
+        vetoes: list[tuple[str, str]] = []
         for item in sorted(price.held, key=_register_bytes, reverse=True):
             fits_shared = item.shared_bytes is not None and (
                 room_shared is None or shared + item.shared_bytes <= room_shared
@@ -107,6 +117,7 @@ class Footprint:
                 room_registers is None or registers + item.register_bytes <= room_registers
             )
             if fits_registers and (item.register_bytes <= SMALL_BYTES or not fits_shared):
+                item.holder = "registers"
                 registers += item.register_bytes
             elif fits_shared and item.shared_bytes is not None:
                 item.holder = "shared memory"
@@ -114,6 +125,7 @@ class Footprint:
             else:
                 left = [f"{((room_registers or 0) - registers) // 1024} KB of registers"]
                 if item.shared_bytes is not None:
+                    lacks_shared = True
                     left.append(
                         f"{max(0, (room_shared or 0) - shared) // 1024} KB of shared memory"
                     )
@@ -121,11 +133,14 @@ class Footprint:
                     f"{item.name} needs {item.words} = {item.bytes / 1024:,.0f} KB a block; "
                     f"{' and '.join(left)} are left"
                 )
-                price.vetoes += (("capacity", reason),)
+                vetoes.append(("capacity", reason))
         if room_shared is not None and shared > room_shared:
             reason = f"{shared // 1024} KB of staged operands do not fit {room_shared // 1024} KB"
-            price.vetoes += (("capacity", reason),)
+            vetoes.append(("capacity", reason))
+            lacks_shared = True
         price.shared_bytes, price.register_bytes = shared, registers
+        price.vetoes = tuple(vetoes)
+        return lacks_shared
 
     def _occupancy(self, price: Price, regions: dict[int, dict[str, int]]) -> None:
         """Fewest warps with which nothing spills, or those that spill least; blocks per SM.
@@ -326,6 +341,16 @@ def _results(nest: Nest, extents: _Extents, *, owning: bool) -> tuple[list[_Hold
             i, access = nest.external[name][0]
             hold(extents.part(i, access.axes, whole), name, in_registers=False)
     return held, list(in_flight)
+
+
+def _shorter(pipeline: Pipeline) -> Pipeline | None:
+    """The next pipeline that takes less shared memory: fewer stages, then shorter steps, then no
+    overlap at all."""
+    if pipeline.stages > 2:
+        return replace(pipeline, stages=pipeline.stages - 1)
+    if pipeline.step_bytes > STEPS[0]:
+        return replace(pipeline, step_bytes=pipeline.step_bytes // 2)
+    return replace(pipeline, stages=1) if pipeline.stages > 1 else None
 
 
 _NONE: frozenset[str] = frozenset()
