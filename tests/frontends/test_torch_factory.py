@@ -40,7 +40,16 @@ FULL_SIZE = {
     "llama3_8b_block": (22, {}),
     "llama3_8b_block_decode": (24, {}),
     "qwen3_8b_block": (26, {}),
-    "mixtral_8x7b_block": (33, {"aten.topk": 1}),
+    "mixtral_8x7b_block": (
+        43,
+        {
+            "aten.topk": 1,
+            "aten.sort": 1,
+            "aten.histc": 1,
+            "aten._grouped_mm": 2,
+            "aten.index_put_": 1,
+        },
+    ),
     "bert_base": (299, {}),
     "gpt2": (245, {}),
     "vit_b16": (297, {}),

@@ -34,6 +34,22 @@ def schedule_key(price: Price, warps: int) -> ScheduleKey:
     return (*price.tiles.values(), price.walks, price.pipeline, price.merge, warps)
 
 
+def of_any_pipeline(known: Known) -> dict[ScheduleKey, Figures]:
+    """By the key of a schedule without its pipeline, what was compiled that spills most: steps and
+    stages change registers little, so it is the best guess for the other pipelines."""
+    found: dict[ScheduleKey, Figures] = {}
+    for key, figures in known.items():
+        near = without_pipeline(key)
+        if near not in found or figures.spill_bytes > found[near].spill_bytes:
+            found[near] = figures
+    return found
+
+
+def without_pipeline(key: ScheduleKey) -> ScheduleKey:
+    """The key that schedules which differ in their pipeline share."""
+    return (*key[:-3], *key[-2:])
+
+
 def use_compiled(price: Price, found: Figures, shared_limit: int | None) -> None:
     """Put compiled figures into a price; what was modelled stays beside them."""
     price.modelled = Figures(

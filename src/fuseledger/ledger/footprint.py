@@ -15,7 +15,14 @@ from msgspec.structs import replace
 
 from fuseledger.devices import Device
 from fuseledger.graph.tensor import DTYPE_BITS
-from fuseledger.ledger.compiled import Figures, Known, schedule_key, use_compiled
+from fuseledger.ledger.compiled import (
+    Figures,
+    Known,
+    of_any_pipeline,
+    schedule_key,
+    use_compiled,
+    without_pipeline,
+)
 from fuseledger.ledger.kernel import Pipeline
 from fuseledger.ledger.live_values import LOOP_POINTS
 from fuseledger.ledger.nest import Nest
@@ -55,6 +62,7 @@ class Footprint:
     ) -> None:
         self._nest = nest
         self._known = known
+        self._near = of_any_pipeline(known) if known else {}
         self._extent = _Extents(nest, halos, most)
         self.limits = Limits.of(device)
         self.registers = RegisterModel(nest, device, contractions, self._extent)
@@ -145,7 +153,8 @@ class Footprint:
     def _occupancy(self, price: Price, regions: dict[int, dict[str, int]]) -> None:
         """Fewest warps with which nothing spills, or those that spill least; blocks per SM.
 
-        A schedule that was compiled has the compiler's figures.
+        A schedule that was compiled has the compiler's figures; one that differs from it in its
+        pipeline alone is taken to need the same registers.
         """
         owning = price.walks == 1
         block = self.registers.block(regions, price.tiles, owning=owning, pipeline=price.pipeline)
@@ -154,7 +163,13 @@ class Footprint:
             needed = self.registers.needed(block, warps, owning=owning)
             limit = self.limits.registers_of(warps)
             spilled = max(0, needed - limit) * 4
-            found = self._known.get(schedule_key(price, warps)) if self._known else None
+            found = None
+            if self._known:
+                key = schedule_key(price, warps)
+                found = self._known.get(key)
+                near = self._near.get(without_pipeline(key)) if found is None else None
+                if near is not None:
+                    needed, spilled = near.registers, near.spill_bytes
             spills = found.spill_bytes if found is not None else spilled
             if best is None or spills * warps < best[0]:
                 best = (spills * warps, warps, needed, found)

@@ -298,9 +298,18 @@ class ScheduleSearch(Struct):
 
     def _descend(self, pricer: Pricer, limits: TileLimits, walks: int) -> tuple[Key, Price]:
         """The best tiles of one nest, walked once or twice."""
+        known: dict[int, Key] = {}
+
+        def key(price: Price) -> Key:
+            """Known of every price that the pricer keeps: walks meet the same ones again."""
+            found = known.get(id(price))
+            if found is None:
+                found = known[id(price)] = self._key(price)
+            return found
+
         return Descent(
             pricer=pricer, limits=limits, walks=walks, sms=self.device.sm_count or 1,
-            key=self._key, clock=self.clock, is_enough=self._enough(pricer),
+            key=key, clock=self.clock, is_enough=self._enough(pricer),
         ).best()  # fmt: skip
 
     def _enough(self, pricer: Pricer) -> Callable[[Price], bool]:
