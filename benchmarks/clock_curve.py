@@ -70,17 +70,20 @@ def _cell(rows: Sequence[Measured], sizes: str, device: str, mode: str) -> np.nd
     )
 
 
+def first_levels(folder: Path) -> list[Measured]:
+    """The rows of levels 1 and 2, eager and compiled by default."""
+    return [
+        m for m in read_kernelbench(folder).rows if m.setting.mode in MODES and m.problem[0] in "12"
+    ]
+
+
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--splits", type=int, default=10)
     given = parser.parse_args()
-    rows = [
-        m
-        for m in read_kernelbench(given.folder).rows
-        if m.setting.mode in MODES and m.problem[0] in "12"
-    ]
+    rows = first_levels(given.folder)
     design = design_of(rows_of(rows))
     errors = {share: unseen_errors(rows, design, share, given.splits) for share in SHARES}
     print("| fitted on | v0.1 SXM | v0.1 PCIe | v0 A100 | v0 L40S | v0 H100 |")

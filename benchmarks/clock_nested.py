@@ -17,14 +17,13 @@ from pathlib import Path
 
 import numpy as np
 
+from clock_curve import MODES, first_levels
 from fuseledger.clock.library_fit import PRIORS, Design, Prior, design_of, fit, predict, prior_of
 from fuseledger.validate.corpus import Measured
 from fuseledger.validate.folds import fold_of, rows_of, weights_of
-from fuseledger.validate.kernelbench import read_kernelbench
 from fuseledger.validate.score import pairs
 
 OUTER, INNER = 5, 3
-MODES = ("eager", "compile-default")
 OFF = Prior(0.0, 1e-4)
 """A coefficient that cannot leave zero."""
 SWITCHES: dict[str, tuple[str, ...]] = {
@@ -138,11 +137,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--draws", type=int, default=3)
     given = parser.parse_args()
-    rows = [
-        m
-        for m in read_kernelbench(given.folder).rows
-        if m.setting.mode in MODES and m.problem[0] in "12"
-    ]
+    rows = first_levels(given.folder)
     trial = Trial(rows)
     options = variants(trial.design.names)
     every = np.ones(len(rows), dtype=bool)

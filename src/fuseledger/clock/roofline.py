@@ -317,7 +317,7 @@ class Roofline(Struct, frozen=True, dict=True):
         if rates.shared_bytes is not None:
             blocks = min(price.blocks_per_sm, -(-price.blocks // rates.sms))
             theirs = min(theirs, rates.shared_bytes / blocks)
-        own = staged.in_flight(price.pipeline.stages)
+        own = staged.in_flight(price.pipeline.ahead)
         return trip_us / own if own else 0.0, trip_us / theirs
 
     def _resident(self, price: Price) -> float:

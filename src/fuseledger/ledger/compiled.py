@@ -35,8 +35,9 @@ def schedule_key(price: Price, warps: int) -> ScheduleKey:
 
 
 def of_any_pipeline(known: Known) -> dict[ScheduleKey, Figures]:
-    """By the key of a schedule without its pipeline, what was compiled that spills most: steps and
-    stages change registers little, so it is the best guess for the other pipelines."""
+    """By the key of a schedule without its pipeline, what was compiled that spills most: the best
+    guess for the other pipelines. GEMM+bias+GELU+residual in tiles of 128×64 takes 208 to 211
+    registers on sm_80 and sm_90 whatever its pipeline; 238 on gfx942, but 313 in steps of 256 B."""
     found: dict[ScheduleKey, Figures] = {}
     for key, figures in known.items():
         near = without_pipeline(key)

@@ -65,8 +65,10 @@ class Footprint:
         self._near = of_any_pipeline(known) if known else {}
         self._extent = _Extents(nest, halos, most)
         self.limits = Limits.of(device)
-        self.registers = RegisterModel(nest, device, contractions, self._extent)
         self._staging = Staging(nest, device.arch, contractions, self._extent)
+        self.registers = RegisterModel(
+            nest, device, contractions, self._extent, self._staging.steps
+        )
 
     @cached_property
     def _owning(self) -> tuple[list[_Holding], list[_Part]]:
@@ -107,13 +109,11 @@ class Footprint:
         while pipeline is not None:
             price.pipeline = pipeline
             price.staged = self._staging.of(regions, pipeline.step_bytes)
-            lacks_shared = self._hold(price, in_flight)
-            pipeline = _shorter(pipeline) if lacks_shared and price.staged is not None else None
+            price.vetoes = self._hold(price, in_flight)
+            pipeline = _shorter(pipeline) if price.vetoes and price.staged is not None else None
 
-    def _hold(self, price: Price, in_flight: int) -> bool:
-        """Give each held tensor to one holder; a veto of each that finds none. Whether more shared
-        memory would help."""
-        lacks_shared = False
+    def _hold(self, price: Price, in_flight: int) -> tuple[tuple[str, str], ...]:
+        """Give each held tensor to one holder; a veto of each that finds none."""
         room_shared, room_registers = self.limits.shared_bytes, self.limits.accumulator_bytes
         shared, registers = price.staged_bytes, in_flight
         vetoes: list[tuple[str, str]] = []
@@ -133,7 +133,6 @@ class Footprint:
             else:
                 left = [f"{((room_registers or 0) - registers) // 1024} KB of registers"]
                 if item.shared_bytes is not None:
-                    lacks_shared = True
                     left.append(
                         f"{max(0, (room_shared or 0) - shared) // 1024} KB of shared memory"
                     )
@@ -145,10 +144,8 @@ class Footprint:
         if room_shared is not None and shared > room_shared:
             reason = f"{shared // 1024} KB of staged operands do not fit {room_shared // 1024} KB"
             vetoes.append(("capacity", reason))
-            lacks_shared = True
         price.shared_bytes, price.register_bytes = shared, registers
-        price.vetoes = tuple(vetoes)
-        return lacks_shared
+        return tuple(vetoes)
 
     def _occupancy(self, price: Price, regions: dict[int, dict[str, int]]) -> None:
         """Fewest warps with which nothing spills, or those that spill least; blocks per SM.

@@ -46,9 +46,14 @@ class Pipeline(Struct, frozen=True):
     """Steps under way at once, the one that is multiplied included."""
 
     @property
+    def ahead(self) -> int:
+        """Steps in flight while one is multiplied; with a single stage, its own before that."""
+        return max(1, self.stages - 1)
+
+    @property
     def ahead_bytes(self) -> int:
         """Bytes of each row that are in flight."""
-        return self.step_bytes * max(1, self.stages - 1)
+        return self.step_bytes * self.ahead
 
 
 SHALLOW = Pipeline()

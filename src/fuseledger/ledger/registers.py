@@ -23,7 +23,6 @@ from fuseledger.ledger.live_values import Part, Parts, Values, bits_of, load_of,
 from fuseledger.ledger.matrix_units import product_unit, warps_of_rows
 from fuseledger.ledger.nest import Nest
 from fuseledger.ledger.price import WARP_THREADS
-from fuseledger.ledger.staging import outer_product, steps_of
 
 FIT = Path(__file__).parent / "register_fit.json"
 LEAST = 8
@@ -84,6 +83,7 @@ class RegisterModel:
         device: Device,
         contractions: list[tuple[int, tuple[str, ...], tuple[str, ...]]],
         parts: Parts,
+        steps: Sequence[Mapping[int, int]],
     ) -> None:
         self._nest = nest
         self._arch = device.arch
@@ -95,10 +95,7 @@ class RegisterModel:
         self._tiled = [name for name in nest.open_axes if name not in nest.split_axes]
         self._dtypes = [_dtype(nest, nest.ops[i].reads[0].tensor) for i, _, _ in contractions]
         products = [i for i, _, _ in contractions]
-        self._steps = [
-            steps_of(nest, i, is_inner=outer_product(nest, i, products) is not None)
-            for i in products
-        ]
+        self._steps = steps
         self._operands = [
             _operand(nest, nest.ops[i], access, k, side, steps)
             for k, (i, steps) in enumerate(zip(products, self._steps, strict=True))

@@ -68,10 +68,9 @@ class Staged(Struct, frozen=True):
         """Buffers of a pipeline of so many stages."""
         return stages if self.is_read_there else max(1, stages - 1)
 
-    def in_flight(self, stages: int) -> int:
-        """Bytes on their way while a step is multiplied: those of the other stages, or, of what
-        goes through registers, of one step."""
-        return self.step_bytes * max(1, stages - 1) + self.single_bytes - self.kept_bytes
+    def in_flight(self, ahead: int) -> int:
+        """Bytes on their way with so many steps ahead; of what goes through registers, one step."""
+        return self.step_bytes * ahead + self.single_bytes - self.kept_bytes
 
     def words(self, stages: int) -> str:
         """The sum: `operands 32 KB × 2 buffers + 32 KB`."""
@@ -103,9 +102,13 @@ class Staging:
             nest.graph.tensors[nest.ops[i].reads[0].tensor].dtype for i, _, _ in contractions
         ]
         products = [i for i, _, _ in contractions]
+        self.steps: list[dict[int, int]] = []
+        """Per product: bytes of a step → points of it along the reduced axes."""
         for k, i in enumerate(products):
             outer = outer_product(nest, i, products)
-            steps = steps_of(nest, i, is_inner=outer is not None)
+            is_inner = outer is not None
+            steps = {size: step_of(nest, i, size, is_inner=is_inner) for size in STEPS}
+            self.steps.append(steps)
             for side, access in enumerate(nest.ops[i].reads[:2]):
                 kind = _kind(nest, nest.ops[i], access, outer)
                 if kind is not None:
@@ -159,11 +162,6 @@ def _behind(nest: Nest, tensor: str) -> set[int]:
             found.add(i)
             wanted.update(read.tensor for read in op.reads)
     return found
-
-
-def steps_of(nest: Nest, position: int, *, is_inner: bool) -> dict[int, int]:
-    """Bytes of a step → points of it along the reduced axes of a product, a power of two."""
-    return {size: step_of(nest, position, size, is_inner=is_inner) for size in STEPS}
 
 
 def step_of(nest: Nest, position: int, step_bytes: int, *, is_inner: bool) -> int:
