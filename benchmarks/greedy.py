@@ -12,5 +12,7 @@ from fuseledger.planner.schedules import ScheduleSearch
 def greedy_groups(graph: Graph, search: ScheduleSearch, max_ops: int = MAX_OPS) -> list[int]:
     """Masks of the kernels that greedy pair merging ends with."""
     near = neighbours(graph)
-    masks, _ = merge_pairs(graph, near, lambda g: candidate_cost(search, g), max_ops=max_ops)
+    masks, _ = merge_pairs(
+        graph, near, lambda g, apart: candidate_cost(search, g, apart), max_ops=max_ops
+    )
     return masks

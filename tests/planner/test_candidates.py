@@ -77,7 +77,7 @@ def test_no_unit_and_no_kernel_has_more_than_256_ops() -> None:
     """600 ops in a row are 256, 256 and 88, and no kernel has more than 256."""
     graph = epilogue(599)
     assert [mask.bit_count() for mask in units(graph)] == [256, 256, 88]
-    found = enumerate_candidates(graph, lambda group: float(len(group)))
+    found = enumerate_candidates(graph, lambda group, _: len(group) ** 0.5)
     assert max(mask.bit_count() for mask in found.cost) == 256
 
 
@@ -122,9 +122,21 @@ def test_a_cut_within_a_unit_moves_no_fewer_bytes_than_one_behind_it(seed: int) 
 def test_growth_by_units_finds_what_growth_by_ops_finds() -> None:
     """Where no epilogue is longer than a kernel may be, every interval of a chain is there once."""
     graph = epilogue(6)
-    by_size = enumerate_candidates(graph, lambda group: float(len(group)), Limits())
+    by_size = enumerate_candidates(graph, lambda group, _: len(group) ** 0.5)
     everything = {sum(1 << i for i in range(a, b)) for a in range(7) for b in range(a + 1, 8)}
     assert set(by_size.cost) == everything
+
+
+def test_sets_no_cheaper_than_their_parts_are_no_candidates() -> None:
+    """Where any three ops cost what they do apart, pairs and single ops are all a plan needs."""
+    graph = epilogue(6)
+
+    def cost(group: tuple[int, ...], apart: float) -> float:
+        return len(group) ** 0.5 if len(group) < 3 else apart
+
+    found = enumerate_candidates(graph, cost).cost
+    pairs = [1 << i | 1 << i + 1 for i in range(6)]
+    assert set(found) == {*(1 << i for i in range(7)), *pairs}
 
 
 def test_equal_slices_cost_the_same_wherever_they_start() -> None:
@@ -149,7 +161,7 @@ def test_where_growth_is_cut_short_the_plan_is_no_dearer_than_merging() -> None:
     planned = make_plan(graph, load("h100-sxm"), PlanOptions(limits=limits))
     assert not planned.partition.optimal
     masks, ever = merge_pairs(
-        graph, neighbours(graph), lambda group: candidate_cost(search, group), max_ops=10
+        graph, neighbours(graph), lambda group, _: candidate_cost(search, group), max_ops=10
     )
     check_legal(graph, [tuple(bits(m)) for m in in_order(graph, masks)[0] or []])
     assert planned.partition.cost <= sum(ever[mask] for mask in masks) * (1 + 1e-9)
@@ -163,7 +175,7 @@ def test_sets_that_cost_far_more_than_their_parts_are_grown_no_further(
     pair = 1 << 3 | 1 << next(iter(bits(neighbours(graph)[3])))
     asked: set[int] = set()
 
-    def cost(group: tuple[int, ...]) -> float:
+    def cost(group: tuple[int, ...], _: float) -> float:
         mask = sum(1 << i for i in group)
         asked.add(mask)
         return 2.0 * len(group) if pair & ~mask == 0 else 1.0

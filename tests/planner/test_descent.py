@@ -67,6 +67,11 @@ def pooled(b: GraphBuilder) -> View:
     return pool(b, b.map("exp", [x]), [Window(kernel=2, stride=2)] * 2, "max")
 
 
+def never(_: Price) -> bool:
+    """Every walk is taken."""
+    return False
+
+
 def by_time(price: Price) -> Key:
     """Fits; then time."""
     return (len(price.vetoes), CLOCK.time(price).total_us)
@@ -88,7 +93,7 @@ def test_no_choice_of_tiles_is_better(build: Build, key: Callable[[Price], Key])
     limits = TileLimits(pricer)
     found, _ = Descent(
         pricer=pricer, limits=limits, walks=1, sms=SMS, key=key, clock=CLOCK,
-        is_enough=lambda price: False,
+        is_enough=never, is_hopeless=never,
     ).best()  # fmt: skip
     nest = pricer.nest
     best = min(

@@ -16,7 +16,7 @@ from fuseledger.devices import load, replace_figures
 from fuseledger.errors import IllegalPlan
 from fuseledger.graph.graph import Graph
 from fuseledger.ledger.kernel import check_legal
-from fuseledger.planner.candidates import Limits, enumerate_candidates
+from fuseledger.planner.candidates import Cost, Limits, enumerate_candidates
 from fuseledger.planner.partition import Effort
 from fuseledger.planner.plan import PlanOptions, candidate_cost, make_plan, new_search
 from fuseledger.planner.solve import solve
@@ -29,6 +29,11 @@ REGIMES = {
     "superlinear": lambda d, size: 1.0 + d.random() * size**1.5,
 }
 """Cost of a group as a function of a random source and the group's size."""
+
+
+def as_priced(cost: dict[tuple[int, ...], float]) -> Cost:
+    """The same as the planner asks for it."""
+    return lambda group, _: cost.get(group)
 
 
 def brute_force(graph: Graph, cost: dict[tuple[int, ...], float]) -> float:
@@ -52,7 +57,7 @@ def test_partition_is_the_brute_force_optimum(regime: str) -> None:
             price = REGIMES[regime](draw, len(group))
             if price is not None:
                 cost[group] = price
-        candidates = enumerate_candidates(graph, cost.get, Limits(max_ops=9))
+        candidates = enumerate_candidates(graph, as_priced(cost), Limits(max_ops=9))
         found = solve(graph, candidates, effort=Effort())
         check_legal(graph, found.groups)
         assert found.optimal

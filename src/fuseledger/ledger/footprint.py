@@ -78,8 +78,8 @@ class Footprint:
     def _walking(self) -> tuple[list[_Holding], list[_Part]]:
         return _results(self._nest, self._extent, owning=False)
 
-    def add(self, price: Price, regions: dict[int, dict[str, int]]) -> None:
-        """Fill in everything of the price that R5 decides."""
+    def place(self, price: Price, regions: dict[int, dict[str, int]]) -> None:
+        """Fill in what a block holds, who holds it, and the vetoes of what finds no room."""
         held, in_flight = self._owning if price.walks == 1 else self._walking
         price.held = [
             Held(
@@ -99,10 +99,9 @@ class Footprint:
                 most = FRAGMENT
                 break
         price.register_bytes = most * ACCUMULATOR_BYTES
-        self._place(price, regions)
-        self._occupancy(price, regions)
+        self._fit(price, regions)
 
-    def _place(self, price: Price, regions: dict[int, dict[str, int]]) -> None:
+    def _fit(self, price: Price, regions: dict[int, dict[str, int]]) -> None:
         """Place what is held beside the pipeline asked for, or the longest shorter one that leaves
         room; veto where none does."""
         in_flight, pipeline = price.register_bytes, price.pipeline
@@ -147,11 +146,12 @@ class Footprint:
         price.shared_bytes, price.register_bytes = shared, registers
         return tuple(vetoes)
 
-    def _occupancy(self, price: Price, regions: dict[int, dict[str, int]]) -> None:
-        """Fewest warps with which nothing spills, or those that spill least; blocks per SM.
+    def occupy(self, price: Price, regions: dict[int, dict[str, int]]) -> None:
+        """Fill in warps, registers and blocks per SM.
 
-        A schedule that was compiled has the compiler's figures; one that differs from it in its
-        pipeline alone is taken to need the same registers.
+        Fewest warps with which nothing spills, or those that spill least. A schedule that was
+        compiled has the compiler's figures; one that differs from it in its pipeline alone is taken
+        to need the same registers.
         """
         owning = price.walks == 1
         block = self.registers.block(regions, price.tiles, owning=owning, pipeline=price.pipeline)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Set
 from functools import cached_property
 from math import prod
+from operator import ge
 
 from msgspec.structs import replace
 
@@ -48,6 +49,9 @@ class Pricer:
         self.ways: tuple[Merge, ...] = ("launch", "last block")
         """Who may merge parts that their readers do not fold."""
         self._prices: dict[tuple[object, ...], Price] = {}
+        self._placed: dict[tuple[object, ...], Price] = {}
+        self._too_large: dict[int, list[tuple[int, ...]]] = {}
+        """Walks → tiles that do not fit."""
         self._drafts: dict[tuple[object, ...], tuple[Price, Regions]] = {}
         self._bounds = bounds_of(nest)
         halos = _halos(nest, self._bounds)
@@ -82,19 +86,26 @@ class Pricer:
         """External tensors that one more walk over the carried tensors reads again."""
         return rewalked(self.nest)
 
-    @cached_property
-    def work_once(self) -> dict[str, float]:
-        """Pipe → FLOPs of all ops, each computed once."""
-        found: dict[str, float] = {}
+    def ideal(self, walks: int = 1) -> Price:
+        """What no schedule of so many walks can beat: the bytes of each walk, no work again but
+        that of further walks, and a block for every SM."""
+        price = Price(
+            tiles=self.nest.sizes,
+            walks=walks,
+            blocks=self.device.sm_count or 1,
+            read_bytes=self.read_bytes,
+            write_bytes=self.write_bytes,
+            calls=self.calls,
+        )
+        self._walk_again(price)
         for work in self._work_of:
+            times = walks if work.position in self.cone else 1
             if work.flops:
-                found[work.pipe] = found.get(work.pipe, 0.0) + work.flops
-        return found
-
-    @cached_property
-    def special_once(self) -> float:
-        """Special operations of all ops, each computed once."""
-        return sum(work.special_ops - work.saved for work in self._work_of)
+                price.flops[work.pipe] = price.flops.get(work.pipe, 0.0) + work.flops * times
+            once = work.special_ops - work.saved if walks == 1 else work.special_ops
+            price.special_ops += once * times
+        self._rescale(price)
+        return price
 
     def regions(self, tiles: dict[str, int]) -> Regions:
         """Extent of every axis of every op inside one block: tiles, halos, or the whole axis.
@@ -122,6 +133,10 @@ class Pricer:
                     return self.ways
         return ("launch",)
 
+    def is_too_large(self, tiles: dict[str, int], walks: int) -> bool:
+        """Whether smaller tiles are known not to fit; the pipeline is shortened before that."""
+        return any(all(map(ge, tiles.values(), least)) for least in self._too_large.get(walks, ()))
+
     def price(
         self,
         tiles: dict[str, int],
@@ -148,7 +163,7 @@ class Pricer:
         pipeline: Pipeline = SHALLOW,
         merge: Merge = "launch",
     ) -> Price | None:
-        """The same, or None where `rejects` says so of a draft.
+        """The same, or None where `rejects` says so of a draft, or of what does not fit.
 
         A draft has bytes, work and grid, no footprint: as if nothing had to be held, and an SM
         kept as many blocks as it can.
@@ -166,8 +181,16 @@ class Pricer:
             draft, regions = found
             if rejects(draft):
                 return None
-            price = self._prices[key, pipeline] = replace(draft, pipeline=pipeline)
-            self.footprint.add(price, regions)
+            price = self._placed.get((key, pipeline))
+            if price is None:
+                price = self._placed[key, pipeline] = replace(draft, pipeline=pipeline)
+                self.footprint.place(price, regions)
+            if price.vetoes:
+                self._too_large.setdefault(walks, []).append((*tiles.values(),))
+                if rejects(price):
+                    return None
+            self.footprint.occupy(price, regions)
+            self._prices[key, pipeline] = price
         return price
 
     def _draft(self, tiles: dict[str, int], walks: int, merge: Merge) -> tuple[Price, Regions]:
@@ -184,14 +207,19 @@ class Pricer:
             blocks_per_sm=self.footprint.limits.blocks,
             calls=self.calls,
         )
-        if walks > 1:
-            price.rewalked_bytes = (walks - 1) * sum(self.read_once[name] for name in self.rewalked)
-            price.read_bytes += price.rewalked_bytes
+        self._walk_again(price)
         self._work(price, regions, counts)
         self._rescale(price)
         self._partials(price, counts, merge)
         price.l2_bytes = self._loaded(price, counts) + self.write_bytes + price.partial_bytes
         return price, regions
+
+    def _walk_again(self, price: Price) -> None:
+        """The reads of walks after the first."""
+        if price.walks > 1:
+            again = sum(self.read_once[name] for name in self.rewalked)
+            price.rewalked_bytes = (price.walks - 1) * again
+            price.read_bytes += price.rewalked_bytes
 
     def _blocks(self, counts: dict[str, int]) -> int:
         """R6. How an op of unknown kind runs is not known: its grid is taken to cover the SMs."""

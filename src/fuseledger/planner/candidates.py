@@ -29,8 +29,9 @@ from fuseledger.planner.repeats import (
 )
 from fuseledger.planner.starting import Starting
 
-Cost = Callable[[tuple[int, ...]], float | None]
-"""Cost of a set of ops as one kernel, or None where it is not usable."""
+Cost = Callable[[tuple[int, ...], float], float | None]
+"""Cost of a set of ops as one kernel, or None where it is not usable. The second argument is what
+its parts cost: where one kernel costs no less, any figure between the two will do."""
 
 MAX_OPS = 10
 MAX_CANDIDATES = 50_000
@@ -227,6 +228,8 @@ class _Growth:
         self.cost, self.limits, self.deadline, self.moved = cost, limits, deadline, moved
         self.reach, self.near = Reach.of(graph), neighbours(graph)
         self.found: dict[int, float] = {}
+        self.beaten: dict[int, float] = {}
+        """What sets cost that are no cheaper than their parts, at least; 0 where not usable."""
         self.least: dict[int, float] = {}
         """Least cost known of each set, as one kernel or in the parts that it was grown from."""
         self.distinct = distinct or (lambda: len(self.found))
@@ -309,18 +312,20 @@ class _Growth:
         return above, below, near
 
     def _price(self, mask: int, apart: float) -> None:
-        """Price a set, whose parts cost `apart`."""
+        """Price a set, whose parts cost `apart`. A plan needs none that costs no less: in its
+        place the parts can run."""
         if mask not in self.least:
-            price = self.cost(tuple(bits(mask)))
-            if price is not None:
+            price = self.cost(tuple(bits(mask)), apart)
+            if price is not None and (price < apart or not mask & mask - 1):
                 self.found[mask] = price
             else:
                 assert mask & mask - 1, "a single op is always a kernel"
+                self.beaten[mask] = price or 0.0
             self.least[mask] = math.inf if price is None else price
         self.least[mask] = min(self.least[mask], apart)
 
     def _is_hopeless(self, mask: int) -> bool:
-        return self.found.get(mask, 0.0) > HOPELESS * self.least[mask]
+        return self.beaten.get(mask, 0.0) > HOPELESS * self.least[mask]
 
     def _promising(self, wider: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
         """The sets likeliest to save most, each first op in turn.

@@ -10,7 +10,8 @@ tile, take a whole axis, or trade one tile for another.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from math import prod
+from functools import cache
+from math import isqrt, prod
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -39,14 +40,23 @@ POINTWISE_TILE = 1024
 """Elements a block of a kernel without contraction starts from: 4 warps × 8 elements."""
 
 
+def first_pipeline(pricer: Pricer) -> Pipeline:
+    """What a search starts from."""
+    return DEEP if pricer.contractions else SHALLOW
+
+
+def smallest_price(pricer: Pricer, limits: TileLimits, walks: int) -> Price:
+    """The price of the least tiles; where it has vetoes, so has every other."""
+    return pricer.price(limits.least(), walks=walks, pipeline=first_pipeline(pricer))
+
+
 def walk(
     pricer: Pricer, tiles: Tiles, steps: Steps, key: Callable[[Price], Key], clock: Roofline, *,
     walks: int = 1, pipeline: Pipeline | None = None,
 ) -> tuple[Key, Price]:  # fmt: skip
     """Take the best of the steps from where the walk is, as long as it improves: other tiles, with
     parts merged in the better way, or another pipeline where the kernel waits for its own."""
-    if pipeline is None:
-        pipeline = DEEP if pricer.contractions else SHALLOW
+    pipeline = pipeline or first_pipeline(pricer)
     starts = [
         pricer.price(tiles, walks=walks, pipeline=pipeline, merge=merge)
         for merge in pricer.merges(tiles)
@@ -61,6 +71,8 @@ def walk(
         nonlocal least, best
         before = least
         for tiles, pipeline in moves:
+            if not best.vetoes and pricer.is_too_large(tiles, walks):
+                continue
             for merge in pricer.merges(tiles):
                 price = pricer.price_unless(
                     is_worse, tiles, walks=walks, pipeline=pipeline, merge=merge
@@ -103,15 +115,17 @@ class Descent(Struct, frozen=True, kw_only=True):
     clock: Roofline
     is_enough: Callable[[Price], bool]
     """Whether no schedule can be better by more than the search is worth."""
+    is_hopeless: Callable[[Price], bool]
+    """Whether it is not worth trying to better it."""
 
     def best(self) -> tuple[Key, Price]:
         """The best price found."""
-        least = self.limits.least()
-        smallest = self.pricer.price(least, walks=self.walks)
+        smallest = smallest_price(self.pricer, self.limits, self.walks)
+        least = smallest.tiles
         if smallest.vetoes:
             return self.key(smallest), smallest
         if not self.pricer.contractions:
-            _widen(self.pricer, least, self.sms * 4)
+            least = _widened(self.pricer, least, self.sms * 4)
         key, found = self._walk(least, self._narrow)
         if self.is_enough(found):
             return self._relaxed(key, found)
@@ -119,6 +133,8 @@ class Descent(Struct, frozen=True, kw_only=True):
             other, price = self._walk(start, self._narrow)
             if other < key:
                 key, found = other, price
+        if self.is_hopeless(found):
+            return key, found
         return self._relaxed(*self._walk(found.tiles, self._wide, found.pipeline))
 
     def _relaxed(self, key: Key, price: Price) -> tuple[Key, Price]:
@@ -174,7 +190,8 @@ class Descent(Struct, frozen=True, kw_only=True):
                     yield step
 
     def _wide(self, tiles: Tiles) -> Iterator[Tiles]:
-        """One tile doubled, halved or whole; and one doubled while another is halved."""
+        """One tile doubled, halved, whole or one that leaves no rest; and one doubled while another
+        is halved."""
         sizes = self.pricer.nest.sizes
         smaller: list[Tiles] = []
         for name, tile in tiles.items():
@@ -182,6 +199,10 @@ class Descent(Struct, frozen=True, kw_only=True):
                 yield {**tiles, name: min(2 * tile, sizes[name])}
             if 2 * tile < sizes[name]:
                 yield {**tiles, name: sizes[name]}
+            for even in _even_tiles(sizes[name], tile):
+                step = {**tiles, name: even}
+                if even > tile or self.limits.allows(step):
+                    yield step
             if tile > 1:
                 half = {**tiles, name: -(-tile // 2)}
                 smaller.append(half)
@@ -195,20 +216,33 @@ class Descent(Struct, frozen=True, kw_only=True):
                         yield step
 
 
-def _widen(pricer: Pricer, tiles: Tiles, blocks: int) -> None:
-    """Give a pointwise block enough elements to be worth launching, innermost axes first."""
-    nest = pricer.nest
+def _even_tiles(size: int, tile: int) -> list[int]:
+    """The next tiles between half and twice this one that divide an axis, smaller and larger."""
+    near = [each for each in _divisors(size) if tile < 2 * each < 4 * tile and each < size]
+    return [each for each in near if each < tile][-1:] + [each for each in near if each > tile][:1]
+
+
+@cache
+def _divisors(size: int) -> list[int]:
+    smaller = [each for each in range(1, isqrt(size) + 1) if size % each == 0]
+    return sorted({*smaller, *(size // each for each in smaller)})
+
+
+def _widened(pricer: Pricer, tiles: Tiles, blocks: int) -> Tiles:
+    """Tiles with enough elements for a pointwise block to be worth launching, innermost axes
+    first."""
+    nest, tiles = pricer.nest, dict(tiles)
     points = max(op.points for op in nest.ops.values())
     while True:
         grid = prod(-(-nest.sizes[name] // tile) for name, tile in tiles.items())
         if points >= POINTWISE_TILE * grid:
-            return
+            return tiles
         growing = [
             n
             for n in reversed(nest.open_axes)
             if tiles.get(n, nest.sizes[n]) < nest.sizes[n] and n not in nest.split_axes
         ]
         if not growing or grid < 2 * blocks:
-            return
+            return tiles
         name = growing[0]
         tiles[name] = min(nest.sizes[name], tiles[name] * 2)

@@ -20,7 +20,7 @@ Pair = tuple[int, int]
 def merge_pairs(
     graph: Graph,
     near: list[int],
-    cost: Callable[[tuple[int, ...]], float | None],
+    cost: Callable[[tuple[int, ...], float], float | None],
     *,
     max_ops: int,
     among: int | None = None,
@@ -28,13 +28,14 @@ def merge_pairs(
 ) -> tuple[list[int], dict[int, float]]:
     """(masks of the last kernels, cost of every kernel on the way).
 
-    The pair of neighbours that saves most becomes one kernel, until none saves anything. `among` is
-    a mask of the ops that may be merged: all of them where it is None.
+    The pair of neighbours that saves most becomes one kernel, until none saves anything. `cost` is
+    that of `candidates.py`. `among` is a mask of the ops that may be merged: all of them where it
+    is None.
     """
     reach = Reach.of(graph)
     merging = (1 << len(graph.ops)) - 1 if among is None else among
     home = {i: 1 << i for i in range(len(graph.ops))}
-    now = {1 << i: cost((i,)) or 0.0 for i in home}
+    now = {1 << i: cost((i,), math.inf) or 0.0 for i in home}
     ever = dict(now)
 
     def gain(merged: int, apart: float) -> float:
@@ -45,7 +46,7 @@ def merge_pairs(
             below |= reach.below[i]
         if above & below & ~merged or merged.bit_count() > max_ops:
             return 0.0
-        together = cost(tuple(bits(merged)))
+        together = cost(tuple(bits(merged)), apart)
         return 0.0 if together is None else apart - together
 
     def pairs_of(mask: int) -> list[Pair]:

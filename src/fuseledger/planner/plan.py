@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time as clock_time
 from collections.abc import Callable, Sequence
+from math import inf
 
 from msgspec import Struct, field
 
@@ -114,7 +115,7 @@ def make_plan(
     count = f"{len(graph.ops):,} ops"
     candidates = enumerate_candidates(
         graph,
-        lambda group: _cost(search, group, options),
+        lambda group, apart: _cost(search, group, options, apart),
         options.limits,
         distinct=lambda: search.searched,
         deadline=deadline,
@@ -204,15 +205,23 @@ def new_search(graph: Graph, device: Device, options: PlanOptions) -> ScheduleSe
     return ScheduleSearch(graph, device, clock, options.objective)
 
 
-def candidate_cost(search: ScheduleSearch, group: tuple[int, ...]) -> float | None:
-    """Cost of a candidate, or None where an account vetoes it. A single op is always allowed."""
-    choice = search.choose(group)
-    return choice.cost if choice.usable or len(group) == 1 else None
+def candidate_cost(
+    search: ScheduleSearch, group: tuple[int, ...], apart: float = inf
+) -> float | None:
+    """Cost of a candidate, or None where an account vetoes it. A single op is always allowed.
+
+    Where it is no less than `apart`, any figure between the two.
+    """
+    if len(group) == 1:
+        return search.choose(group).cost
+    return search.cost_below(group, apart)
 
 
-def _cost(search: ScheduleSearch, group: tuple[int, ...], options: PlanOptions) -> float | None:
+def _cost(
+    search: ScheduleSearch, group: tuple[int, ...], options: PlanOptions, apart: float
+) -> float | None:
     """Cost of a candidate under what the options allow and charge besides."""
-    cost = candidate_cost(search, group)
+    cost = candidate_cost(search, group, apart)
     if cost is None:
         return None
     if options.library_only and len(group) > 1 and not _is_library_call(search, group):

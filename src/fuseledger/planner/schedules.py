@@ -6,7 +6,8 @@ memo: results are kept by structure, so that equal layers are searched once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from math import inf
 from typing import Literal
 
 from msgspec import Struct, field
@@ -28,7 +29,7 @@ from fuseledger.ledger.price import Price, is_short
 from fuseledger.ledger.pricer import Pricer
 from fuseledger.ledger.staging import loop_steps
 from fuseledger.ledger.tiles import TileLimits
-from fuseledger.planner.descent import Descent, Key
+from fuseledger.planner.descent import Descent, Key, smallest_price
 from fuseledger.planner.side_by_side import components, merge
 
 Objective = Literal["time", "bytes"]
@@ -42,6 +43,11 @@ TRADE = 1e-4
 in the time that they save. No plan is twice as slow for the sake of a few kilobytes."""
 SPARE_TIME = 0.02
 """The same where bytes are minimised, and are least, and time only breaks ties."""
+
+
+GIVE_UP = 3.0
+"""A kernel that has come to so many times the cost that it must stay below is searched no further,
+and put beside no other: the last steps of a search seldom save half."""
 
 
 class Choice(Struct, frozen=True, kw_only=True):
@@ -89,6 +95,8 @@ class ScheduleSearch(Struct):
     )
     """What a compiler said: (structure of the ops, whether online) → schedule → figures."""
     _part_prices: dict[tuple[int, ...], Price] = field(default_factory=dict[tuple[int, ...], Price])
+    _least: dict[object, float] = field(default_factory=dict[object, float])
+    """Structure → what no schedule can beat, of those that were not worth searching."""
 
     def choose(self, positions: tuple[int, ...]) -> Choice:
         """The best schedule of the ops at `positions` (ascending), usable or with its vetoes."""
@@ -98,10 +106,32 @@ class ScheduleSearch(Struct):
             key = signature(self.graph, positions)
             found = self.memo.get(key)
             if found is None:
-                found = self.memo[key] = self._search(analyse(self.graph, positions))
+                found = self._search(analyse(self.graph, positions), inf)
+                assert isinstance(found, Choice)
+                self.memo[key] = found
                 self.searched += 1
             self.memo[positions] = found
         return found
+
+    def cost_below(self, positions: tuple[int, ...], limit: float) -> float | None:
+        """Cost of the ops as one kernel, None where no schedule is usable. Where it is no less
+        than `limit`, this may be any figure between the two: then not all is searched."""
+        choice = self.memo.get(positions)
+        if choice is None:
+            key = signature(self.graph, positions)
+            choice = self.memo.get(key)
+            if choice is None:
+                least = self._least.get(key, 0.0)
+                if least >= limit:
+                    return least
+                found = self._search(analyse(self.graph, positions), limit)
+                self.searched += 1
+                if not isinstance(found, Choice):
+                    self._least[key] = found
+                    return found
+                choice = self.memo[key] = found
+            self.memo[positions] = choice
+        return choice.cost if choice.usable else None
 
     def price(self, positions: tuple[int, ...]) -> Price:
         """The full price of the chosen schedule."""
@@ -173,6 +203,7 @@ class ScheduleSearch(Struct):
         self.evidence.setdefault(key, {})[schedule_key(price, price.warps)] = found
         self.memo = {k: c for k, c in self.memo.items() if c is not choice and c.tiles}
         self._part_prices.clear()
+        self._least.clear()
 
     # -- the search ------------------------------------------------------------------------
 
@@ -184,7 +215,8 @@ class ScheduleSearch(Struct):
         )
         return Pricer(nest, self.device, known)
 
-    def _search(self, nest: Nest) -> Choice:
+    def _search(self, nest: Nest, limit: float) -> Choice | float:
+        """The best schedule; or what none can beat, where that is known to be `limit` or more."""
         if nest.veto is not None:
             never = float("inf")
             return Choice(
@@ -201,21 +233,48 @@ class ScheduleSearch(Struct):
             )  # fmt: skip
         parts = components(nest)
         if len(parts) > 1:
-            return self._side_by_side(nest, parts)
+            return self._side_by_side(nest, parts, limit)
+        return self._best_way(nest, limit)
+
+    def _best_way(self, nest: Nest, limit: float) -> Choice | float:
+        """The same for ops that hang together, over what may become of what they carry."""
         pricer = self._pricer(nest)
         limits = TileLimits(pricer)
-        found = [(*self._descend(pricer, limits, 1), False)]
         not_owned: Price | None = None
+        best: tuple[Key, Price, bool] | None = None
+        skipped = inf
+        for way, walks, is_online in self._ways(nest, pricer):
+            ideal = way.ideal(walks)
+            bound = self._key(ideal)
+            if best is not None and best[0] <= bound:
+                continue
+            least = self._cost_of(ideal)
+            if least >= limit:
+                skipped = min(skipped, least)
+                continue
+            key, price = self._descend(way, limits, ideal, GIVE_UP * limit)
+            if best is None or key < best[0]:
+                best = key, price, is_online
+        usable = best is not None and not self._vetoes(best[1])
+        cost = self._cost_of(best[1]) if best is not None and usable else inf
+        if limit <= min(cost, skipped) and (skipped < inf or GIVE_UP * limit < cost < inf):
+            return min(cost, skipped)
+        assert best is not None
+        _, price, is_online = best
         if nest.carried:
-            least = pricer.price(limits.least())
+            least = smallest_price(pricer, limits, 1)
             not_owned = least if least.vetoes else None
-            found.append((*self._descend(pricer, limits, 2), False))
-            online = online_variant(nest)
-            if online is not None:
-                found.append((*self._descend(self._pricer(online, online=True), limits, 1), True))
-        _, price, is_online = min(found, key=lambda each: each[0])
         tiles = tuple(price.tiles.get(name) for name in nest.sizes)
         return replace(self._chosen(price, tiles), online=is_online, not_owned=not_owned)
+
+    def _ways(self, nest: Nest, pricer: Pricer) -> Iterator[tuple[Pricer, int, bool]]:
+        """(pricer, walks, whether online): what is carried is owned, made online, walked twice."""
+        yield pricer, 1, False
+        if nest.carried:
+            online = online_variant(nest)
+            if online is not None:
+                yield self._pricer(online, online=True), 1, True
+            yield pricer, 2, False
 
     def _chosen(self, price: Price, tiles: tuple[int | None, ...]) -> Choice:
         time = self.clock.time(price)
@@ -227,8 +286,14 @@ class ScheduleSearch(Struct):
             merge=price.merge,
         )  # fmt: skip
 
-    def _side_by_side(self, nest: Nest, parts: list[tuple[int, ...]]) -> Choice:
+    def _side_by_side(
+        self, nest: Nest, parts: list[tuple[int, ...]], limit: float
+    ) -> Choice | float:
         """Ops that share inputs but no intermediate run as one grid, block ranges side by side."""
+        for part in parts:
+            cost = self.cost_below(part, GIVE_UP * limit)
+            if cost is not None and cost > GIVE_UP * limit:
+                return cost
         choices = [self.choose(part) for part in parts]
         vetoes = tuple(v for choice in choices for v in choice.vetoes if v[0] != "parallelism")
         found = self._chosen(self._combined(nest, None)[0], ())
@@ -286,8 +351,10 @@ class ScheduleSearch(Struct):
             if is_short(price, self.device):
                 shortage = (self.device.sm_count or 1) / price.blocks
             excess = price.extra_flops if self._too_much_work(price) else 0.0
-        cost = self._cost(price.dram_bytes, self.clock.time(price).total_us)
-        return (len(price.vetoes), shortage, excess, cost, price.dram_bytes)
+        return (len(price.vetoes), shortage, excess, self._cost_of(price), price.dram_bytes)
+
+    def _cost_of(self, price: Price) -> float:
+        return self._cost(price.dram_bytes, self.clock.time(price).total_us)
 
     def _cost(self, moved: int, time_us: float) -> float:
         """What is minimised: µs, or bytes with a little of the time."""
@@ -296,9 +363,14 @@ class ScheduleSearch(Struct):
         stream_gbs = self.device.stream_gbs or self.device.require("dram_bandwidth_gbs")
         return moved + TRADE * stream_gbs * 1e3 * time_us
 
-    def _descend(self, pricer: Pricer, limits: TileLimits, walks: int) -> tuple[Key, Price]:
-        """The best tiles of one nest, walked once or twice."""
+    def _descend(
+        self, pricer: Pricer, limits: TileLimits, ideal: Price, hopeless: float
+    ) -> tuple[Key, Price]:
+        """The best tiles of one nest, or such as no others can beat by more than the search is
+        worth. Tiles that cost more than `hopeless` are not bettered."""
         known: dict[int, Key] = {}
+        by_bytes = self.objective == "bytes"
+        enough_us = self.clock.time(ideal).total_us * (1 + (SPARE_TIME if by_bytes else RESOLUTION))
 
         def key(price: Price) -> Key:
             """Known of every price that the pricer keeps: walks meet the same ones again."""
@@ -307,29 +379,16 @@ class ScheduleSearch(Struct):
                 found = known[id(price)] = self._key(price)
             return found
 
-        return Descent(
-            pricer=pricer, limits=limits, walks=walks, sms=self.device.sm_count or 1,
-            key=key, clock=self.clock, is_enough=self._enough(pricer),
-        ).best()  # fmt: skip
-
-    def _enough(self, pricer: Pricer) -> Callable[[Price], bool]:
-        """A test of prices against what no schedule of the nest can beat."""
-        least = pricer.read_bytes + pricer.write_bytes
-        ideal = Price(
-            tiles={}, walks=1, blocks=self.device.sm_count or 1, read_bytes=pricer.read_bytes,
-            write_bytes=pricer.write_bytes, flops=pricer.work_once, special_ops=pricer.special_once,
-            calls=pricer.calls,
-        )  # fmt: skip
-        bound_us = self.clock.time(ideal).total_us
-        by_bytes = self.objective == "bytes"
-        enough_us = bound_us * (1 + (SPARE_TIME if by_bytes else RESOLUTION))
-
         def is_enough(price: Price) -> bool:
-            if price.vetoes or (by_bytes and price.dram_bytes > least):
+            if price.vetoes or (by_bytes and price.dram_bytes > ideal.dram_bytes):
                 return False
             return self.clock.time(price).total_us <= enough_us and not self._vetoes(price)
 
-        return is_enough
+        return Descent(
+            pricer=pricer, limits=limits, walks=ideal.walks, sms=self.device.sm_count or 1,
+            key=key, clock=self.clock, is_enough=is_enough,
+            is_hopeless=lambda price: self._cost_of(price) > hopeless,
+        ).best()  # fmt: skip
 
 
 def _variant(nest: Nest, choice: Choice) -> Nest:
