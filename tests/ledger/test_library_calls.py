@@ -50,6 +50,8 @@ def test_what_a_library_computes(expression: str, call: str):
         (f"{X} @ {W} + relu + bias", "cuBLAS cannot apply relu, bias in this order"),
         (f"softmax({X} @ {W})", "cuBLAS has no epilogue softmax.statistic"),
         (f"rms_norm({X}) @ {W}", "a library has no rms_norm.statistic before the product"),
+        (f"(r[64,256] | silu) * ({X} @ {W})", "a library has no epilogue silu"),
+        (f"({X} | silu) @ {W}", "a library has no silu before the product"),
         ("conv2d(x[2,16,8,8], w[32,16,3,3]) + gelu_tanh", "cuDNN has no epilogue gelu_tanh"),
         ("x[64,128] @ w[128,256] @ u[256,64]", "a library computes one product a call"),
         (

@@ -141,13 +141,13 @@ def _calls(nest: Nest, vendor: str, core: Core, products: list[int]) -> Calls:
     dtype = nest.graph.tensors[nest.ops[products[0]].reads[0].tensor].dtype
     if core == "gemm" and dtype not in PRODUCTS:
         return Calls(core, None, f"{libraries[core]} has no product of {dtype}")
+    if core != "attention" and len(products) > 1:
+        return Calls(core, None, "a library computes one product a call")
     steps = _steps(nest, products[0])
     if isinstance(steps, str):
         return Calls(core, None, steps)
     if core == "attention":
         return _attention(nest, libraries[core], steps, products)
-    if len(products) > 1:
-        return Calls(core, None, "a library computes one product a call")
     return _with_epilogue(libraries[core], core, steps)
 
 
@@ -231,15 +231,18 @@ def _core(nest: Nest, products: list[int]) -> Core:
 def _steps(nest: Nest, product: int) -> list[str] | str:
     """What follows the product, op by op, or why it is no chain that a library could run."""
     head = nest.ops[product]
-    if nest.positions[0] != product:
-        before = nest.ops[nest.positions[0]]
+    before = _before(nest, product)
+    if before is not None:
         return f"a library has no {before.function} before the product"
     steps: list[str] = []
     current = head.writes[0].tensor
     statistic: list[str] = []
-    for i in nest.positions[1:]:
+    for i in nest.positions:
         op = nest.ops[i]
-        step = _step(op, current, head, statistic)
+        if op is head:
+            continue
+        follows = not {current, *statistic}.isdisjoint(read.tensor for read in op.reads)
+        step = _step(op, current, head, statistic) if follows else None
         if step is None:
             return f"a library has no epilogue {op.function}"
         if op.combine == "max_sumexp":
@@ -248,6 +251,18 @@ def _steps(nest: Nest, product: int) -> list[str] | str:
             current = op.writes[0].tensor
         steps.append(step)
     return steps if nest.outputs == [current] else "a library call has one result"
+
+
+def _before(nest: Nest, product: int) -> Op | None:
+    """The first op of the nest whose result goes into the product."""
+    wanted = {read.tensor for read in nest.ops[product].reads}
+    first: Op | None = None
+    for i in reversed(nest.positions):
+        op = nest.ops[i]
+        if i < product and any(write.tensor in wanted for write in op.writes):
+            wanted.update(read.tensor for read in op.reads)
+            first = op
+    return first
 
 
 def _step(op: Op, current: str, head: Op, statistic: list[str]) -> str | None:

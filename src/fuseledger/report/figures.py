@@ -171,7 +171,7 @@ def kernel_notes(kernel: KernelPart) -> list[str]:
     if spilled and kernel.realisation.call is None:
         notes.append(spilled[0])
     if kernel.schedule.walks > 1:
-        notes.append(f"walks what it reads again {kernel.schedule.walks} times")
+        notes.append(f"{kernel.schedule.walks} walks over its inputs")
     if accounts.epilogue.value:
         notes.append(accounts.epilogue.derivation.partition("; ")[0])
     if kernel.realisation.core is not None:
