@@ -52,7 +52,7 @@ def price(**figures: Any) -> Price:
 
 def staged(rows: int) -> Staged:
     """Operands of so many rows, 64 bytes of each a step."""
-    return Staged(step_bytes=64 * rows, single_bytes=0, kept_bytes=0, is_read_there=True, rows=rows)
+    return Staged(step_bytes=64 * rows, is_read_there=True, rows=rows)
 
 
 def test_bound_by_dram():

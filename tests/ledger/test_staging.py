@@ -54,6 +54,46 @@ def test_units_that_read_shared_memory_need_a_buffer_a_stage(
     assert price.shared_bytes == buffers * (128 + 128) * 32 * 2
 
 
+@pytest.mark.parametrize(("stages", "words"), [(1, 8), (2, 12), (3, 24)])
+def test_where_a_step_is_in_registers_operands_follow_each_other(stages: int, words: int) -> None:
+    """32 fp16 along k of 128 rows and 64 columns are 8 and 4 KB; with nothing loaded ahead the
+    second takes the room of the first."""
+    nest = nest_of(gemm, (4096, 4096), (4096, 4096))
+    price = priced(nest, "mi300x", {"m": 128, "n": 64}, stages)
+    assert price.staged_bytes == words * 1024
+
+
+def test_what_is_kept_in_registers_leaves_shared_memory() -> None:
+    """Queries of 64 rows × 128 are 16 KB, keys and values of a step 16 KB each: `mfma` has the
+    queries in registers before the loop, `wgmma` reads them in every turn."""
+    tiles = {"b": 1, "m": 64}
+    assert priced(attention(), "mi300x", tiles).staged_bytes == 32 * 1024
+    assert priced(attention(), "h100-sxm", tiles).staged_bytes == (2 * 32 + 16) * 1024
+
+
+@pytest.mark.parametrize(
+    ("source", "tiles", "stages", "kilobytes"),
+    [
+        ("(x[4096,2048] fp16 | silu) @ w[2048,4096] fp16", (128, 256), 3, 16 * 3 + 8 * 2),
+        ("(x[4096,2048] fp32 | silu) @ w[2048,4096] fp32", (128, 128), 2, 8 + 8 + 8),
+        ("rms_norm(x[2048,1024] bf16) @ w[1024,2048] bf16", (128, 256), 5, 16 * 5 + 8 * 4 + 8),
+    ],
+)
+def test_what_an_operand_is_made_of_is_copied_ahead(
+    source: str, tiles: tuple[int, int], stages: int, kilobytes: int
+) -> None:
+    """Steps of 64 B: the weights in a buffer a stage (one less in fp32, on the lanes), x in one
+    less, and what is made of x in one, but for a chain in half precision on x alone."""
+    graph = read_source(source, dtype="fp16", dims={})
+    nest = analyse(graph, tuple(range(len(graph.ops))))
+    op = next(op for op in nest.ops.values() if op.is_contraction)
+    pricer = Pricer(nest, load("h100-sxm"))
+    price = pricer.price(
+        dict(zip(op.kept, tiles, strict=True)), walks=2, pipeline=Pipeline(stages=stages)
+    )
+    assert price.staged_bytes == kilobytes * 1024
+
+
 def test_tiles_are_rounded_up_to_powers_of_two() -> None:
     """100 rows lie in a tile of 128, 8 columns in one of 16."""
     nest = nest_of(gemm, (4000, 4096), (4096, 4096))

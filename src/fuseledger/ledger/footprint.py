@@ -107,7 +107,7 @@ class Footprint:
         in_flight, pipeline = price.register_bytes, price.pipeline
         while pipeline is not None:
             price.pipeline = pipeline
-            price.staged = self._staging.of(regions, pipeline.step_bytes)
+            price.staged = self._staging.of(regions, pipeline.step_bytes, owning=price.walks == 1)
             price.vetoes = self._hold(price, in_flight)
             pipeline = _shorter(pipeline) if price.vetoes and price.staged is not None else None
 

@@ -3,12 +3,14 @@
 A product walks its reduced axes in steps. The operands of a step pass through shared memory, each
 tile rounded up to powers of two as compilers of tiles hold it, in as many buffers as are in use at
 once: a matrix unit that reads shared memory while others fill it (`wgmma`, `tcgen05`) needs one a
-pipeline stage; elsewhere the step at hand is in registers, and one stage needs no buffer.
+pipeline stage; elsewhere the step at hand is in registers, and one stage needs no buffer. Where all
+of a step is in registers before it is multiplied (`mfma`), what the loop does not load ahead leaves
+its room to what comes next.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from math import prod
 from typing import Literal
 
@@ -36,8 +38,15 @@ Contractions = list[tuple[int, tuple[str, ...], tuple[str, ...]]]
 """(op, axes of its left side alone, axes of its right side alone) per product."""
 
 
+Kind = Literal["piped", "source", "single", "made", "kept"]
+"""How a tile passes through shared memory. `piped`: copied ahead, a buffer a stage. `source`: what
+an operand is made of, copied ahead and read into registers. `single`: loaded through registers, one
+buffer. `made`: the same without a load. `kept`: loaded before the loop that the product is in, and
+read by each of its turns."""
+
+
 class _Operand(Struct, frozen=True):
-    """One operand of a product."""
+    """One operand of a product, or what it is made of."""
 
     product: int
     side: int
@@ -45,24 +54,32 @@ class _Operand(Struct, frozen=True):
     steps: Mapping[int, int]
     """Bytes of a step → elements along the reduced axes."""
     bits: int
-    kind: Literal["piped", "single", "kept"]
-    """`piped`: copied ahead, a buffer a stage. `single`: through registers, one buffer.
-    `kept`: loaded before the loop that the product is in, and read by each of its turns."""
+    kind: Kind
+    owned: bool = False
+    """Whether it lies on chip, whole, where carried tensors are walked once."""
 
 
-class Staged(Struct, frozen=True):
+class Staged(Struct, frozen=True, kw_only=True):
     """Shared memory of a block's operands."""
 
     step_bytes: int
-    """Of one buffer of what is copied ahead."""
-    single_bytes: int
+    """Of one buffer of operands that are copied ahead."""
+    source_bytes: int = 0
+    """Of one buffer of what operands are made of."""
+    single_bytes: int = 0
     """Of what has one buffer."""
-    kept_bytes: int
+    kept_bytes: int = 0
     """Of these, loaded before the loop that reads them."""
-    is_read_there: bool
-    """Whether the matrix unit reads shared memory."""
+    made_bytes: int = 0
+    """Of these, made of what was copied ahead."""
+    largest_bytes: int = 0
+    """Of one operand."""
     rows: int
     """Rows of all operands."""
+    is_read_there: bool
+    """Whether the matrix unit reads shared memory."""
+    passes: bool = False
+    """Whether all of a step is in registers before it is multiplied."""
 
     def buffers(self, stages: int) -> int:
         """Buffers of a pipeline of so many stages."""
@@ -70,22 +87,39 @@ class Staged(Struct, frozen=True):
 
     def in_flight(self, ahead: int) -> int:
         """Bytes on their way with so many steps ahead; of what goes through registers, one step."""
-        return self.step_bytes * ahead + self.single_bytes - self.kept_bytes
+        loaded = self.single_bytes - self.kept_bytes - self.made_bytes
+        return (self.step_bytes + self.source_bytes) * ahead + loaded
 
     def words(self, stages: int) -> str:
         """The sum: `operands 32 KB × 2 buffers + 32 KB`."""
         parts: list[str] = []
+        if self._is_in_turn(stages):
+            return f"operands one by one, {format_kib(self.bytes(stages))} at most"
         if self.step_bytes:
             buffers = self.buffers(stages)
             plural = "s" if buffers > 1 else ""
             parts.append(f"{format_kib(self.step_bytes)} × {buffers} buffer{plural}")
-        if self.single_bytes:
-            parts.append(f"{format_kib(self.single_bytes)} once")
+        if self.source_bytes and stages > 1:
+            parts.append(f"{format_kib(self.source_bytes)} × {stages - 1} of what they are made of")
+        single = self.single_bytes - (self.kept_bytes if self.passes else 0)
+        if single:
+            parts.append(f"{format_kib(single)} once")
         return f"operands {' + '.join(parts)}"
 
     def bytes(self, stages: int) -> int:
         """Shared memory of a pipeline of so many stages."""
-        return self.single_bytes + self.step_bytes * self.buffers(stages)
+        if self._is_in_turn(stages):
+            return self.largest_bytes
+        single = self.single_bytes - (self.kept_bytes if self.passes else 0)
+        sources = self.source_bytes * (stages - 1)
+        return single + sources + self.step_bytes * self.buffers(stages)
+
+    def _is_in_turn(self, stages: int) -> bool:
+        """Whether operands follow each other: where nothing is loaded ahead, or less than what is
+        kept before the loop."""
+        ahead = self.single_bytes - self.kept_bytes + self.step_bytes * self.buffers(stages)
+        nothing_ahead = stages == 1 or not self.step_bytes
+        return self.passes and (nothing_ahead or ahead < self.kept_bytes)
 
 
 class Staging:
@@ -110,47 +144,98 @@ class Staging:
             steps = {size: step_of(nest, i, size, is_inner=is_inner) for size in STEPS}
             self.steps.append(steps)
             for side, access in enumerate(nest.ops[i].reads[:2]):
-                kind = _kind(nest, nest.ops[i], access, outer)
-                if kind is not None:
-                    bits = bits_of(nest, access.tensor)
-                    self._operands.append(_Operand(k, side, steps, bits, kind))
+                for tensor, kind, owned in _tiles(nest, i, access, outer, arch):
+                    bits = bits_of(nest, tensor)
+                    self._operands.append(_Operand(k, side, steps, bits, kind, owned))
 
-    def of(self, regions: Mapping[int, Mapping[str, int]], step_bytes: int) -> Staged | None:
-        """What is staged under one schedule; None without products."""
+    def of(
+        self, regions: Mapping[int, Mapping[str, int]], step_bytes: int, *, owning: bool
+    ) -> Staged | None:
+        """What is staged under one schedule; None without products. `owning`: where carried
+        tensors are walked once."""
         if not self._operands:
             return None
         sides = [
             (side_of(rows, regions), side_of(columns, regions)) for rows, columns in self._sides
         ]
-        piped = single = kept = lines = 0
+        piped = source = single = kept = made = largest = lines = 0
         for operand in self._operands:
-            found = sides[operand.product][operand.side]
-            lines += found
-            found = found * operand.steps[step_bytes] * operand.bits // 8
+            rows = sides[operand.product][operand.side]
+            found = rows * operand.steps[step_bytes] * operand.bits // 8
+            if operand.kind == "source":
+                source += 0 if owning and operand.owned else found
+                continue
+            lines += rows
+            largest = max(largest, found)
             if operand.kind == "piped":
                 piped += found
-            else:
-                single += found
-                kept += found if operand.kind == "kept" else 0
-        is_read_there = any(
-            product_unit(self._arch, dtype, rows, columns, WARPS) in READS_SHARED
+                continue
+            single += found
+            if operand.kind == "kept":
+                kept += found
+            elif operand.kind == "made" and not (owning and operand.owned):
+                made += found
+        units = {
+            product_unit(self._arch, dtype, rows, columns, WARPS)
             for dtype, (rows, columns) in zip(self._dtypes, sides, strict=True)
-        )
-        return Staged(piped, single, kept, is_read_there, lines)
+        }
+        return Staged(
+            step_bytes=piped, source_bytes=source, single_bytes=single, kept_bytes=kept,
+            made_bytes=made, largest_bytes=largest, rows=lines,
+            is_read_there=not units.isdisjoint(READS_SHARED), passes=units == {"mfma"},
+        )  # fmt: skip
 
 
-def _kind(
-    nest: Nest, op: Op, access: Access, outer: Op | None
-) -> Literal["piped", "single", "kept"] | None:
-    """How an operand passes through shared memory; None where another product made it."""
-    if access.tensor not in nest.external:
-        made_of = _behind(nest, access.tensor)
-        return None if any(nest.ops[i].is_contraction for i in made_of) else "single"
-    if outer is not None and not outer.reduces & set(access.axes):
-        return "kept"
+def _tiles(
+    nest: Nest, position: int, operand: Access, outer: Op | None, arch: str
+) -> Iterator[tuple[str, Kind, bool]]:
+    """(tensor, how it passes through shared memory, whether it may be owned) of an operand and what
+    it is made of; none where another product made it."""
+    product = nest.ops[position]
+    if operand.tensor in nest.external:
+        if outer is not None and not outer.reduces & set(operand.axes):
+            yield operand.tensor, "kept", False
+        else:
+            is_ahead = _is_copied_ahead(nest, product, operand)
+            yield operand.tensor, "piped" if is_ahead else "single", False
+        return
+    behind = _behind(nest, operand.tensor)
+    if any(nest.ops[i].is_contraction for i in behind):
+        return
+    sources = [] if arch.startswith("gfx") else _sources(nest, product, operand, behind)
+    if not sources:
+        yield operand.tensor, "single", False
+    elif bits_of(nest, operand.tensor) >= COPY_BITS or not _only_of(nest, sources, behind):
+        yield operand.tensor, "made", any(name in nest.carried for name in sources)
+    for name in sources:
+        yield name, "source", name in nest.carried
+
+
+def _is_copied_ahead(nest: Nest, op: Op, access: Access) -> bool:
     last = access.index[-1]
     is_run = last.axis is not None and not (last.axis in op.reduces and len(op.reduces) > 1)
-    return "piped" if is_run or bits_of(nest, access.tensor) >= COPY_BITS else "single"
+    return is_run or bits_of(nest, access.tensor) >= COPY_BITS
+
+
+def _sources(nest: Nest, product: Op, operand: Access, behind: set[int]) -> list[str]:
+    """External tensors of all of an operand's axes that it is made of, and that are copied ahead:
+    what is a row or a column of it is small. AMD's compiler loads them through registers."""
+    found: dict[str, None] = {}
+    for name, reads in nest.external.items():
+        for i, access in reads:
+            is_whole = i in behind and set(operand.axes) <= set(access.axes)
+            if is_whole and _is_copied_ahead(nest, product, access):
+                found[name] = None
+    return list(found)
+
+
+def _only_of(nest: Nest, sources: list[str], behind: set[int]) -> bool:
+    """Whether an operand is made of one tensor's elements, each by itself: then a half is read from
+    shared memory in the layout in which the matrix unit takes it from registers."""
+    ops = [nest.ops[i] for i in behind]
+    reads = {access.tensor for op in ops for access in op.reads}
+    made = {write.tensor for op in ops for write in op.writes}
+    return reads - made == set(sources[:1]) and all(op.combine is None for op in ops)
 
 
 def _behind(nest: Nest, tensor: str) -> set[int]:
