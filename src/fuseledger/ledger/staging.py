@@ -38,11 +38,11 @@ Contractions = list[tuple[int, tuple[str, ...], tuple[str, ...]]]
 """(op, axes of its left side alone, axes of its right side alone) per product."""
 
 
-Kind = Literal["piped", "source", "single", "made", "kept"]
+Kind = Literal["piped", "source", "single", "made", "handed", "kept"]
 """How a tile passes through shared memory. `piped`: copied ahead, a buffer a stage. `source`: what
 an operand is made of, copied ahead and read into registers. `single`: loaded through registers, one
-buffer. `made`: the same without a load. `kept`: loaded before the loop that the product is in, and
-read by each of its turns."""
+buffer. `made`: the same without a load. `handed`: likewise, but that `wgmma` takes its rows from
+registers. `kept`: loaded before the loop that the product is in, and read by each of its turns."""
 
 
 class _Operand(Struct, frozen=True):
@@ -143,8 +143,8 @@ class Staging:
             is_inner = outer is not None
             steps = {size: step_of(nest, i, size, is_inner=is_inner) for size in STEPS}
             self.steps.append(steps)
-            for side, access in enumerate(nest.ops[i].reads[:2]):
-                for tensor, kind, owned in _tiles(nest, i, access, outer, arch):
+            for side in (0, 1):
+                for tensor, kind, owned in _tiles(nest, i, side, outer, arch):
                     bits = bits_of(nest, tensor)
                     self._operands.append(_Operand(k, side, steps, bits, kind, owned))
 
@@ -158,8 +158,14 @@ class Staging:
         sides = [
             (side_of(rows, regions), side_of(columns, regions)) for rows, columns in self._sides
         ]
+        units = {
+            product_unit(self._arch, dtype, rows, columns, WARPS)
+            for dtype, (rows, columns) in zip(self._dtypes, sides, strict=True)
+        }
         piped = source = single = kept = made = largest = lines = 0
         for operand in self._operands:
+            if operand.kind == "handed" and "wgmma" in units:
+                continue
             rows = sides[operand.product][operand.side]
             found = rows * operand.steps[step_bytes] * operand.bits // 8
             if operand.kind == "source":
@@ -173,12 +179,8 @@ class Staging:
             single += found
             if operand.kind == "kept":
                 kept += found
-            elif operand.kind == "made" and not (owning and operand.owned):
+            elif operand.kind != "single" and not (owning and operand.owned):
                 made += found
-        units = {
-            product_unit(self._arch, dtype, rows, columns, WARPS)
-            for dtype, (rows, columns) in zip(self._dtypes, sides, strict=True)
-        }
         return Staged(
             step_bytes=piped, source_bytes=source, single_bytes=single, kept_bytes=kept,
             made_bytes=made, largest_bytes=largest, rows=lines,
@@ -187,11 +189,12 @@ class Staging:
 
 
 def _tiles(
-    nest: Nest, position: int, operand: Access, outer: Op | None, arch: str
+    nest: Nest, position: int, side: int, outer: Op | None, arch: str
 ) -> Iterator[tuple[str, Kind, bool]]:
     """(tensor, how it passes through shared memory, whether it may be owned) of an operand and what
     it is made of; none where another product made it."""
     product = nest.ops[position]
+    operand = product.reads[side]
     if operand.tensor in nest.external:
         if outer is not None and not outer.reduces & set(operand.axes):
             yield operand.tensor, "kept", False
@@ -206,7 +209,10 @@ def _tiles(
     if not sources:
         yield operand.tensor, "single", False
     elif bits_of(nest, operand.tensor) >= COPY_BITS or not _only_of(nest, sources, behind):
-        yield operand.tensor, "made", any(name in nest.carried for name in sources)
+        # a statistic that is ready when the loop starts is no reason to turn the tile
+        is_handed = side == 0 and position not in nest.rescaled
+        kind: Kind = "handed" if is_handed else "made"
+        yield operand.tensor, kind, any(name in nest.carried for name in sources)
     for name in sources:
         yield name, "source", name in nest.carried
 
