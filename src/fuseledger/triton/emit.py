@@ -7,7 +7,7 @@ way become loops or lanes (`emit_reduce.py`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from math import prod
 
@@ -120,13 +120,12 @@ def emit_kernel(
     sizes: dict[str, int] = {}
     parts = parts_of(graph, kernel)
     bodies: list[tuple[Scope, Layout, int]] = []
-    left = dict.fromkeys(nest.outputs)
+    stored_by = {tensor: _stored_by(graph, tensor, parts) for tensor in nest.outputs}
     notes: dict[str, None] = {}
     for part in parts:
         piece = analyse(graph, part.ops) if len(parts) > 1 else nest
         if len(parts) > 1:
-            piece.outputs = [t for t in left if graph.producer[t] in part.ops]
-            left = {t: None for t in left if t not in piece.outputs}
+            piece.outputs = [t for t in nest.outputs if stored_by[t] is part]
         writer = _writer(piece, part, names, sizes, pointers, options)
         writer.partials, writer.folded, writer.in_flight = partials, arriving, in_flight
         writer.is_alone = len(parts) == 1
@@ -252,6 +251,18 @@ def _refuse(nest: Nest) -> None:
     for tensor in (*nest.external, *nest.outputs):
         if nest.graph.tensors[tensor].dtype not in POINTER_TYPES:
             raise CannotEmit(f"{tensor} is {nest.graph.tensors[tensor].dtype}")
+
+
+def _stored_by(graph: Graph, tensor: str, parts: Sequence[Kernel]) -> Kernel:
+    """Of the parts that make a tensor, the one whose blocks have the least of it each."""
+    i = graph.producer[tensor]
+    sizes = {axis.name: axis.size for axis in graph.ops[i].axes}
+
+    def points(part: Kernel) -> int:
+        tiles = {n: axis.tile for n, axis in part.schedule.axes if axis.treatment == "grid"}
+        return prod(min(size, tiles.get(name, size)) for name, size in sizes.items())
+
+    return min((part for part in parts if i in part.ops), key=points)
 
 
 def _writer(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from fuseledger.errors import CannotEmit
@@ -15,23 +16,44 @@ if TYPE_CHECKING:
 
 
 def moved_result(w: Writer, i: int, tensor: str, coords: Coords, frame: Frame) -> Text:
-    """The result at given coordinates. Where a tile holds the moved axes whole, its lanes change
-    places; else the result is made again, at vectors that the reader's lanes make."""
+    """The result at given coordinates. An axis that the reader only calls otherwise is the
+    reader's. Where a tile holds the moved axes whole, its lanes change places; else the result is
+    made again, at vectors that the reader's lanes make."""
     moved = {name: index for name, index in coords.items() if index.axis != name}
+    renamed = {
+        name: w.variables[index.axis]
+        for name, index in moved.items()
+        if index.axis is not None and _is_renamed(w, name, index.axis)
+    }
+    moved = {name: index for name, index in moved.items() if name not in renamed}
     if moved:
-        found = _in_lanes(w, i, tensor, moved, frame)
+        with _in_sight(w, renamed):
+            found = _in_lanes(w, i, tensor, moved, frame)
         if found is not None:
             return found
-    before = dict(w.variables)
-    try:
-        for name, index in moved.items():
-            w.variables[name] = _moved_axis(w, w.nest.ops[i], name, index)
+    op = w.nest.ops[i]
+    made = {name: _moved_axis(w, op, name, index) for name, index in moved.items()}
+    with _in_sight(w, renamed | made):
         return w.result(i, tensor, frame)
+
+
+def _is_renamed(w: Writer, axis: str, other: str) -> bool:
+    """Whether the points of another axis in sight are points of this one."""
+    sizes = w.nest.sizes
+    return other in sizes and other in w.variables and sizes[other] <= sizes[axis]
+
+
+@contextmanager
+def _in_sight(w: Writer, given: Mapping[str, Variable]) -> Generator[None]:
+    """With these variables; those of the same names come back afterwards."""
+    before = {name: w.variables[name] for name in given if name in w.variables}
+    w.variables |= given
+    try:
+        yield
     finally:
-        for name in moved:
+        for name in given:
             w.variables.pop(name, None)
-            if name in before:
-                w.variables[name] = before[name]
+        w.variables |= before
 
 
 def _in_lanes(
