@@ -94,6 +94,8 @@ class Writer(Struct):
     makers: dict[str, int] = field(default_factory=dict[str, int])
     ranges: dict[str, Range] = field(default_factory=dict[str, Range])
     """Axes of which a block walks a part."""
+    tiles: dict[str, Range] = field(default_factory=dict[str, Range])
+    """Axes of the grid on lanes: the part of them that a block has."""
     positions: dict[str, str] = field(default_factory=dict[str, str])
     """Grid axis → the number of the block's tile along it."""
     parts: dict[str, str] = field(default_factory=dict[str, str])

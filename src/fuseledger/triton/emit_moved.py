@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from fuseledger.errors import CannotEmit
 from fuseledger.graph.axis import Index
 from fuseledger.graph.op import Op
+from fuseledger.triton.lanes import Group
 from fuseledger.triton.scope import Coords, Frame, Text, Variable, scaled
 
 if TYPE_CHECKING:
@@ -98,15 +99,25 @@ def _in_lanes(
         text = f"tl.where({lane} < {own[0]}, {text}, {lane})"
     order = w.bind(f"{tensor}_lane".lower(), Text(text, depth, kind="int"))
     value = w.result(i, tensor, frame)
-    turned, _ = w.lanes(order.text, owner, frame)
     kept = {w.variables[n].group for n in op.kept if n in w.variables}
     places = {place: w.groups[name] for name, place in frame.items() if name in kept}
-    if len(places) > 1:
-        lanes = (w.block_name(places[place]) for place in range(w.layout.rank))
-        turned = f"tl.broadcast_to({turned}, [{', '.join(lanes)}])"
-    gathered = f"tl.gather({value.text}, {turned}, axis={frame[owner]})"
+    gathered = _gathered(w, value.text, order.text, owner, places)
     found = Text(gathered, max(value.depth, order.depth), value.places, value.kind)
     return w.bind(f"{tensor}_turned".lower(), found)
+
+
+def _gathered(w: Writer, tile: str, lanes: str, owner: str, places: Mapping[int, Group]) -> str:
+    """A tile with its lanes along one place in another order."""
+    frame = {group.name: place for place, group in places.items()}
+    turned, _ = w.lanes(lanes, owner, frame)
+    if len(places) > 1:
+        block = [w.block_name(places[place]) for place in range(w.layout.rank)]
+        turned = f"tl.broadcast_to({turned}, [{', '.join(block)}])"
+        return f"tl.gather({tile}, {turned}, axis={frame[owner]})"
+    # as a vector: a tile's gather would lay out all that its result is spread over, as it needs it
+    if w.layout.rank > 1:
+        tile = f"tl.reshape({tile}, [{w.block_name(w.groups[owner])}])"
+    return w.lanes(f"tl.gather({tile}, {lanes}, axis=0)", owner, frame)[0]
 
 
 def _extent(w: Writer, axis: str, extent: int) -> str:

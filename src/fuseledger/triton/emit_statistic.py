@@ -116,6 +116,12 @@ def start(w: Writer, state: Statistic) -> None:
 
 def step(w: Writer, state: Statistic, walk: Walk, frame: Frame) -> None:
     """Merge one tile, or one point, into the state; without a loop, make the state."""
+    x = term(w, state, walk, frame)
+    _MERGES[state.op.combine or "sum"](Merge(w, state, walk, frame), x)
+
+
+def term(w: Writer, state: Statistic, walk: Walk, frame: Frame) -> str:
+    """The name of a tile, or a point, that is merged: lanes beyond the end are neutral."""
     op = state.op
     combine = op.combine or "sum"
     x = w.body(state.position, frame)
@@ -140,7 +146,7 @@ def step(w: Writer, state: Statistic, walk: Walk, frame: Frame) -> None:
         source = x.text.removesuffix(".to(tl.float32)")
         stem = f"{source}_fp32" if source.isidentifier() else f"{op.name}_in"
         x = w.bind(stem.replace(".statistic", ""), replace(x, depth=w.depth))
-    _MERGES[combine](Merge(w, state, walk, frame), x.text)
+    return x.text
 
 
 def result_words(op: Op) -> list[str]:
