@@ -29,6 +29,7 @@ from fuseledger.ledger.nest import analyse
 from fuseledger.triton.check_parts import merge, random_parts, small_partial
 from fuseledger.triton.check_random import drawn, is_normal
 from fuseledger.triton.emit import EmitOptions, emit_combine, emit_kernel, module_source
+from fuseledger.triton.emit_body import Crowded
 from fuseledger.triton.interpret import TOO_LONG
 from fuseledger.triton.partials import Partial, buffer_of, folded_tensors, partials_of
 from fuseledger.triton.shrink import SMALL_DEPTH, shrink
@@ -41,7 +42,9 @@ UNIT_ROUNDOFF: dict[str, float] = {
     "fp8_e4m3": 2.0**-4, "fp8_e5m2": 2.0**-3,
 }  # fmt: skip
 """Half a unit in the last place, relative."""
-SMALL = EmitOptions(loop_points=32, step_points=32, block_elements=64, whole_depth=SMALL_DEPTH)
+SMALL = EmitOptions(
+    loop_points=32, step_points=32, block_elements=64, whole_depth=SMALL_DEPTH, held_elements=512
+)
 """So that small shapes loop where the planned ones do."""
 IN_FLIGHT = 4
 """Blocks that run at once of a small grid: its three rows of tiles go in groups of two."""
@@ -152,7 +155,8 @@ def _prepare(
 ) -> _Job:  # fmt: skip
     import numpy as np
 
-    emit_kernel(graph, kernel, folded=folded)  # what cannot be emitted says so of the real kernel
+    real = emit_kernel(graph, kernel, folded=folded)  # what cannot be emitted says so
+    planned: dict[int, Crowded] = {kernel.ops.index(i): how for i, how in real.crowded.items()}
     try:
         small, schedule = shrink(graph, kernel)
     except CannotEmit as error:
@@ -170,7 +174,9 @@ def _prepare(
         buffers |= {buffer_of(t): part for t, part in zip(partial.results, parts, strict=True)}
         merged = merge(partial, parts)
         inputs |= {t: m for t, m in zip(partial.results, merged, strict=True) if t in external}
-    emitted = emit_kernel(small, schedule, options=SMALL, folded=arriving, in_flight=IN_FLIGHT)
+    emitted = emit_kernel(
+        small, schedule, options=SMALL, folded=arriving, in_flight=IN_FLIGHT, planned=planned
+    )
     launches = [emitted]
     if partials_of(small, schedule):
         combine = f"{emitted.name}_combine"

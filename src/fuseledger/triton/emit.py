@@ -27,7 +27,7 @@ from fuseledger.ledger.nest import Nest, analyse
 from fuseledger.ledger.online import online_variant
 from fuseledger.planner.side_by_side import parts_of
 from fuseledger.triton.dependence import above
-from fuseledger.triton.emit_body import Writer, identity
+from fuseledger.triton.emit_body import HELD_ELEMENTS, Crowded, Writer, identity
 from fuseledger.triton.emit_grid import open_grid
 from fuseledger.triton.emit_reduce import apart, reduce_op
 from fuseledger.triton.emit_store import store
@@ -65,6 +65,8 @@ class EmitOptions(Struct, frozen=True, kw_only=True):
     """Elements of a tile that a walk makes in a kernel without matrix products."""
     whole_depth: int = WHOLE_DEPTH
     """Up to so many reduced points a matrix product inside a loop takes at once."""
+    held_elements: int = HELD_ELEMENTS
+    """Elements of a row that is held × the results that are made of it at a time."""
 
 
 class EmittedKernel(Struct, frozen=True, kw_only=True):
@@ -88,6 +90,8 @@ class EmittedKernel(Struct, frozen=True, kw_only=True):
     """Buffers of parts that it reads or writes, in fp32, and their shapes."""
     notes: tuple[str, ...] = ()
     """Where the code departs from the schedule."""
+    crowded: dict[int, Crowded] = field(default_factory=dict[int, Crowded])
+    """Position of a reduction over axes held whole that is not made at once → how it is."""
 
 
 def emit_kernel(
@@ -99,11 +103,13 @@ def emit_kernel(
     options: EmitOptions | None = None,
     folded: Mapping[str, Partial] | None = None,
     in_flight: int | None = None,
+    planned: Mapping[int, Crowded] | None = None,
 ) -> EmittedKernel:
     """A kernel's Triton source; raises CannotEmit, saying why, for what has none.
 
     `folded` names the tensors that other kernels leave as parts, for this one to merge. `in_flight`
     is how many blocks the device runs at once, by which those of a matrix product are ordered.
+    `planned` has what is crowded on the shapes that were planned, where these are smaller.
     """
     options = options or EmitOptions()
     nest = analyse(graph, kernel.ops)
@@ -122,15 +128,17 @@ def emit_kernel(
     bodies: list[tuple[Scope, Layout, int]] = []
     stored_by = {tensor: _stored_by(graph, tensor, parts) for tensor in nest.outputs}
     notes: dict[str, None] = {}
+    crowded: dict[int, Crowded] = {}
     for part in parts:
         piece = analyse(graph, part.ops) if len(parts) > 1 else nest
         if len(parts) > 1:
             piece.outputs = [t for t in nest.outputs if stored_by[t] is part]
         writer = _writer(piece, part, names, sizes, pointers, options)
         writer.partials, writer.folded, writer.in_flight = partials, arriving, in_flight
-        writer.is_alone = len(parts) == 1
+        writer.is_alone, writer.planned = len(parts) == 1, planned
         bodies.append(_part(writer))
         notes |= writer.notes
+        crowded |= writer.crowded
     blocks = sum(count for _, _, count in bodies)
     name = name or kernel_name(graph, kernel)
     lines = list(_assemble(bodies))
@@ -154,6 +162,7 @@ def emit_kernel(
         outputs=tuple(stored[tensor] for tensor in nest.outputs),
         buffers=buffers,
         notes=tuple(notes),
+        crowded=crowded,
     )
 
 
@@ -279,6 +288,7 @@ def _writer(
         loop_points=options.loop_points, step_bytes=kernel.schedule.pipeline.step_bytes,
         step_points=options.step_points,
         block_elements=options.block_elements, whole_depth=options.whole_depth,
+        held_elements=options.held_elements,
         whole=frozenset(n for n, axis in kernel.schedule.axes if axis.treatment == "whole"),
         online=online.rescaled if online is not None else frozenset(),
         store_on_the_way=_store_on_the_way,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from math import prod
+from typing import Literal
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -47,6 +48,12 @@ HELD_MAX = 1 << 16
 axes are walked, and what the plan holds along them is made or loaded again."""
 PRODUCTS_MAX = HELD_MAX // 2
 """The same where several tensors meet: one of them is what the plan holds."""
+HELD_ELEMENTS = PRODUCTS_MAX // 2
+"""Elements of a row that is held × the results that are made of it at a time."""
+
+Crowded = Literal["in steps", "a few at a time"]
+"""How a reduction over axes held whole is made that cannot be made at once: the axes are walked,
+or its results are."""
 
 
 class Writer(Struct):
@@ -95,7 +102,7 @@ class Writer(Struct):
     ranges: dict[str, Range] = field(default_factory=dict[str, Range])
     """Axes of which a block walks a part."""
     tiles: dict[str, Range] = field(default_factory=dict[str, Range])
-    """Axes of the grid on lanes: the part of them that a block has."""
+    """Axes on lanes: the tile of the block, or of a loop's step, also where the axis ends in it."""
     positions: dict[str, str] = field(default_factory=dict[str, str])
     """Grid axis → the number of the block's tile along it."""
     parts: dict[str, str] = field(default_factory=dict[str, str])
@@ -110,6 +117,12 @@ class Writer(Struct):
     """Whether the whole grid is this part's."""
     notes: dict[str, None] = field(default_factory=dict[str, None])
     """Where the code departs from the schedule."""
+    planned: Mapping[int, Crowded] | None = None
+    """Where shapes are smaller than planned: the reductions that are crowded on planned ones."""
+    crowded: dict[int, Crowded] = field(default_factory=dict[int, Crowded])
+    """The reductions over axes held whole that are not made at once."""
+    held_elements: int = HELD_ELEMENTS
+    """Elements of a row that is held × results made at a time."""
     guards: tuple[Text, ...] = ()
     """Where the value at hand is used: elsewhere its reader puts a fill, and nothing is loaded."""
     pending: dict[int, None] = field(default_factory=dict[int, None])
@@ -178,14 +191,21 @@ class Writer(Struct):
         """The points of an axis that a block walks."""
         return self.ranges[axis].count if axis in self.ranges else self.size_name(axis)
 
-    def streams(self, axes: tuple[str, ...], elements: int, *, is_product: bool) -> bool:
-        """Whether axes are walked though the plan holds something whole along them; noted."""
+    def crowds(self, i: int, axes: tuple[str, ...], elements: int, *, is_product: bool) -> bool:
+        """Whether a reduction over axes held whole has more elements than can be made at once."""
+        if self.planned is not None:
+            return i in self.planned
         most = PRODUCTS_MAX if is_product else HELD_MAX
-        if not axes or not self.whole.issuperset(axes) or elements <= most:
+        return bool(axes) and self.whole.issuperset(axes) and elements > most
+
+    def streams(self, i: int, axes: tuple[str, ...], elements: int, *, is_product: bool) -> bool:
+        """Whether axes are walked though the plan holds something whole along them; noted."""
+        if not self.crowds(i, axes, elements, is_product=is_product):
             return False
         words = ", ".join(axis.lower() for axis in axes)
         note = f"{words}: walked, since {elements:,} elements at once fit no registers;"
         self.notes[f"{note} what is held along it is made again"] = None
+        self.crowded[i] = "in steps"
         return True
 
     # -- lanes -----------------------------------------------------------------------------
@@ -220,8 +240,9 @@ class Writer(Struct):
         for axis in sorted(axes, key=lambda a: list(self.variables).index(a)):
             found = self.variables[axis]
             for vector, limit in found.conditions:
-                assert found.group is not None
-                text, where = self.lanes(vector, found.group, frame)
+                text, where = vector, frozenset[int]()
+                if found.group is not None:
+                    text, where = self.lanes(vector, found.group, frame)
                 terms[f"({text} < {limit})"] = None
                 depth, places = max(depth, found.depth), places | where
         return Text(" & ".join(terms), depth, places, "bool") if terms else None

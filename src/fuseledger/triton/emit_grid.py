@@ -28,7 +28,8 @@ def open_grid(w: Writer) -> None:
             _range(w, name, position, layout.tiles[name], block)
         elif name in grouped:
             starts[name] = f"{position} * {block}"
-            w.tiles[name] = _tile(w, name, starts[name], layout.tiles[name], block)
+            end = f"{starts[name]} + {block}"
+            w.tiles[name] = Range(starts[name], end, layout.tiles[name], True, block)
         else:
             w.variables[name] = Variable(position, 0)
     for group in (layout.rows, layout.columns):
@@ -117,14 +118,6 @@ def _range(w: Writer, name: str, position: str, tile: int, block: str) -> None:
     w.line(f"{end} = {limit if is_even else f'tl.minimum({limit}, {w.size_name(name)})'}")
     count = block if is_even else f"({end} - {begin})"
     w.ranges[name] = Range(begin, end, tile, is_even, count)
-
-
-def _tile(w: Writer, name: str, begin: str, tile: int, block: str) -> Range:
-    """The part of an axis that the block has on lanes."""
-    end, size = f"{begin} + {block}", w.size_name(name)
-    is_even = w.nest.sizes[name] % tile == 0
-    end = end if is_even else f"tl.minimum({end}, {size})"
-    return Range(begin, end, tile, is_even, block if is_even else f"({end} - {begin})")
 
 
 def _tile_constant(w: Writer, axis: str, tile: int, group: Group | None) -> str:

@@ -144,7 +144,7 @@ def contract(w: Writer, i: int, frame: Frame) -> None:
         step = max(step, 1 << (total - 1).bit_length())
     outer = w.depth
     widest = max(w.groups[name].lanes for name in frame)
-    streams = w.streams(deep, total * widest, is_product=True)
+    streams = w.streams(i, deep, total * widest, is_product=True)
     with walking_apart(w, alone, deep, block=step, least=MATRIX_LEAST, streams=streams) as walk:
         w.groups[walk.group.name] = walk.group
         for product in products:

@@ -7,7 +7,7 @@ from math import prod
 from fuseledger.errors import CannotEmit
 from fuseledger.graph.op import COMBINES, Op
 from fuseledger.triton.dependence import above, siblings
-from fuseledger.triton.emit_body import PRODUCTS_MAX, Writer
+from fuseledger.triton.emit_body import Writer
 from fuseledger.triton.emit_product import contract, is_matrix, online_statistic, rescale_online
 from fuseledger.triton.emit_rows import sides_summed, sum_rows
 from fuseledger.triton.emit_scan import scan_op
@@ -76,12 +76,14 @@ def _statistics(w: Writer, i: int, frame: Frame) -> None:
     group_lanes = prod(w.groups[name].lanes for name in frame)
     least = MATRIX_LEAST if w.has_products else 1
     block = max(w.loop_points, least, _power_below(w.block_elements // max(1, group_lanes)))
-    is_crowded = place is None or total * group_lanes > PRODUCTS_MAX
-    if is_crowded and not in_lanes.axes and not alone and has_held_row(w, op, axes, frame):
-        few = [j for j in together if has_held_row(w, ops[j], axes, frame)]
-        sum_few(w, few, axes, frame)
-        return
-    streams = w.streams(axes, total * group_lanes, is_product=_is_product(op))
+    elements, is_product = total * group_lanes, _is_product(op)
+    is_crowded = place is None or w.crowds(i, axes, elements, is_product=is_product)
+    if is_crowded and not in_lanes.axes and not alone and _is_fast(w, op):
+        few = [j for j in together if has_held_row(w, j, axes, frame)]
+        if i in few:
+            sum_few(w, few, axes, frame)
+            return
+    streams = w.streams(i, axes, elements, is_product=is_product)
     is_whole = w.whole.issuperset(axes) and not streams
     scalar = place is None or (
         not is_whole

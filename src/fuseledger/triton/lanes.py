@@ -56,6 +56,11 @@ class Group(Struct, frozen=True):
         return self.block or max(self.least, _power(self.outer_points) * self.segment)
 
     @property
+    def is_step(self) -> bool:
+        """Whether the lanes are a step of a loop."""
+        return self.lanes < self.points
+
+    @property
     def outer_points(self) -> int:
         """Points along the axes that are not held."""
         return prod(extent for name, extent in self.extents if self.part(name) is None)

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from fuseledger.errors import CannotEmit
 from fuseledger.triton.emit_body import Writer
 from fuseledger.triton.lanes import Group
-from fuseledger.triton.scope import Frame, Scope, Variable
+from fuseledger.triton.scope import Frame, Range, Scope, Variable
 
 LANES_MAX = 1 << 20
 """Most elements of a Triton tile."""
@@ -106,7 +106,7 @@ def walking(
                 _vectors(w, group, "", total % lanes != 0 or not is_even)
         yield walk
         return
-    before = dict(w.variables)
+    before, tiles = dict(w.variables), dict(w.tiles)
     stem = axes[0] if len(axes) == 1 else ("tap" if scalar else "point")
     begin, end = _bounds(w, group)
     if scalar:
@@ -126,11 +126,16 @@ def walking(
             _digits(w, group, walk.first, None, ())
         else:
             _vectors(w, group, walk.first, total % block != 0 or not is_even)
+            if len(axes) == 1:
+                lanes_name = w.block_name(group)
+                end = f"{start} + {lanes_name}"
+                w.tiles[axes[0]] = Range(start, end, group.lanes, True, lanes_name)
         yield walk
     finally:
         w.scopes.pop()
         w.variables.clear()
         w.variables.update(before)
+        w.tiles = tiles
     w.scopes[-1].lines.append(scope)
 
 
@@ -209,7 +214,8 @@ def _digits(
         inner = [w.extent_text(name) for name in group.axes[position + 1 :]]
         points = prod(w.extent(name) for name in group.axes[position + 1 :])
         if any(name in w.ranges for name in group.axes[position + 1 :]):
-            text = f"{flat} // ({' * '.join(inner)})"
+            after = f"({' * '.join(inner)})" if len(inner) > 1 else inner[0]
+            text = f"{flat} // {after}"
         else:
             wide = [name for name in group.axes[position + 1 :] if w.extent(name) > 1]
             step = w.extent_text(wide[0]) if len(wide) == 1 else str(points)
