@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
+from fuseledger.devices import load as load_device
 from fuseledger.frontends.source import load
 from fuseledger.graph.graph import Graph
 from fuseledger.ledger.kernel import AxisSchedule, Kernel, Schedule
 from fuseledger.triton.check import Checked, check_kernels
+from fuseledger.triton.compile import compile_kernels, target_of
 from fuseledger.triton.emit import emit_kernel
 
 pytestmark = pytest.mark.torch
@@ -73,3 +76,18 @@ def test_a_row_that_is_walked_again_is_counted_again() -> None:
     assert traffic is not None
     (difference,) = traffic.differences
     assert "of x, account" in difference
+
+
+def test_a_turned_vector_does_not_lay_out_what_it_is_spread_over() -> None:
+    """Keys of one token, turned and spread over 1,024 cached ones: where a tile was turned, the
+    compiler gave each warp all of the operand, and a thread spilled 11 KB."""
+    graph, kernel = _kernel(
+        "q[16,32] @ transpose(y[1024,32] * rope(rms_norm(x[1,1024]) @ transpose(w[32,1024])))",
+        m=AxisSchedule("grid", 16), n2=AxisSchedule("grid", 1024), n=AxisSchedule("loop", 2),
+        n1=AxisSchedule("loop", 16), k=AxisSchedule("whole", 1024),
+    )  # fmt: skip
+    emitted = emit_kernel(graph, replace(kernel, schedule=replace(kernel.schedule, warps=8)))
+    assert "tl.gather(" in emitted.source
+    (compiled,) = compile_kernels([emitted], target_of(load_device("h100-sxm")), processes=1)
+    assert compiled.failed is None
+    assert compiled.spilled_bytes == 0
