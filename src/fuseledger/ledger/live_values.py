@@ -142,8 +142,13 @@ class Values:
         found: list[frozenset[str]] = []
         for i, op in nest.ops.items():
             for read in op.reads:
-                if not (i in products and is_operand(nest, i, read)):
-                    live.add(read.tensor)
+                if i in products and is_operand(nest, i, read):
+                    continue
+                live.add(read.tensor)
+                if op.combine is None and read.tensor not in nest.external and _is_moved(read):
+                    turned = f"{read.tensor} turned"  # beside what it was
+                    place[turned] = place[read.tensor]
+                    live.add(turned)
             live.update([write.tensor for write in op.writes])
             now = frozenset(live)
             if not any(now <= other for other in found):
@@ -167,6 +172,11 @@ class _Taps:
 
 
 _NONE: frozenset[str] = frozenset()
+
+
+def _is_moved(access: Access) -> bool:
+    """Whether a tensor is read at other places than it was made at."""
+    return any(index.axis is None and index.terms for index in access.index)
 
 
 def _walks_taps(nest: Nest, position: int) -> bool:
