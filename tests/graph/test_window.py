@@ -163,6 +163,12 @@ def test_concat():
     )
 
 
+def test_concat_of_very_many_parts():
+    """A thousand steps of a recurrence are stacked: the body that chooses is ten calls deep."""
+    rows = [randn(1, 2) for _ in range(1000)]
+    agree(lambda b, *parts: concat(b, parts, 0), lambda *parts: torch.cat(parts), *rows)
+
+
 def test_concat_of_unlike_parts():
     """Parts that differ in another dimension are refused, naming both shapes."""
     b = GraphBuilder("cat")

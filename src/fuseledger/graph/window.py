@@ -314,11 +314,18 @@ def concat(b: GraphBuilder, parts: Sequence[View], dim: int, *, dtype: str | Non
         reads.append(Operand(part, tuple(where), None if alone else 0.0))
         starts.append(start)
         start += part.shape[dim]
-    body: Expr = Read(len(parts) - 1)
-    for slot in range(len(parts) - 2, -1, -1):
-        inside = call("lt", Coord(along), Const(starts[slot + 1]))
-        body = call("where", inside, Read(slot), body)
+    body = _side(Coord(along), starts, 0, len(parts))
     return b.loop("concat", letters, reads, out, body, dtypes=[dtype or parts[0].dtype])[0]
+
+
+def _side(place: Coord, starts: Sequence[int], first: int, end: int) -> Expr:
+    """The one of the reads from `first` to `end` whose part `place` lies in, found by halving:
+    what is joined of a thousand parts is ten calls deep."""
+    if end == first + 1:
+        return Read(first)
+    middle = (first + end) // 2
+    before, after = _side(place, starts, first, middle), _side(place, starts, middle, end)
+    return call("where", call("lt", place, Const(starts[middle])), before, after)
 
 
 def take(b: GraphBuilder, table: View, indices: View, dim: int) -> View:
