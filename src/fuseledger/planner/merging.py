@@ -7,14 +7,19 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from heapq import heappop, heappush
 
 from fuseledger.graph.graph import Graph
 from fuseledger.planner.bits import bits
-from fuseledger.planner.bound import in_order
 from fuseledger.planner.partition import Reach
+from fuseledger.planner.running_order import RunningOrder
+from fuseledger.planner.starting import lowest
 
 Pair = tuple[int, int]
+
+LEAST_SAVED = 1e-9
+"""What a merge saves at least: less is rounding."""
 
 
 def merge_pairs(
@@ -37,6 +42,9 @@ def merge_pairs(
     home = {i: 1 << i for i in range(len(graph.ops))}
     now = {1 << i: cost((i,), math.inf) or 0.0 for i in home}
     ever = dict(now)
+    order = RunningOrder(graph)
+    best: list[tuple[float, Pair]] = []
+    """A heap of pairs and what they save, less than nothing; some of kernels that are no more."""
 
     def gain(merged: int, apart: float) -> float:
         """What merging saves, and 0 where it may not be."""
@@ -57,21 +65,18 @@ def merge_pairs(
         others = dict.fromkeys(home[i] for i in bits(around & merging & ~mask))
         return [(min(mask, other), max(mask, other)) for other in others]
 
-    gains: dict[Pair, float] = {
-        pair: 0.0 for mask in now if mask & merging for pair in pairs_of(mask)
-    }
-    for a, b in gains:
-        gains[a, b] = gain(a | b, now[a] + now[b])
-    while gains and time.monotonic() < deadline:
-        _, (a, b) = min((-each, pair) for pair, each in gains.items())
-        saved = gains.pop((a, b))
-        if saved <= 1e-9:
-            break
-        if in_order(graph, [*(mask for mask in now if mask not in (a, b)), a | b])[0] is None:
+    def offer(pairs: Iterable[Pair]) -> None:
+        for a, b in pairs:
+            saved = gain(a | b, now[a] + now[b])
+            if saved > LEAST_SAVED:
+                heappush(best, (-saved, (a, b)))
+
+    offer(dict.fromkeys(pair for mask in now if mask & merging for pair in pairs_of(mask)))
+    while best and time.monotonic() < deadline:
+        saved, (a, b) = heappop(best)
+        if a not in now or b not in now or not order.merge(lowest(a), lowest(b)):
             continue
-        now[a | b] = ever[a | b] = now.pop(a) + now.pop(b) - saved
+        now[a | b] = ever[a | b] = now.pop(a) + now.pop(b) + saved
         home.update((i, a | b) for i in bits(a | b))
-        gains = {(c, d): each for (c, d), each in gains.items() if not {a, b} & {c, d}}
-        for one, two in pairs_of(a | b):
-            gains[one, two] = gain(one | two, now[one] + now[two])
+        offer(pairs_of(a | b))
     return sorted(now), ever

@@ -158,6 +158,17 @@ class _Found(Struct):
 
 _Move = tuple[int, int, float]
 """A candidate from its lowest op on: mask, what it reads from outside there, cost."""
+_Earlier = tuple[int, int]
+"""What a candidate reads before its lowest op: the first such op, and a mask from there on."""
+
+
+class _Holding(Struct, frozen=True):
+    """The candidates with one lowest op and some other op in common."""
+
+    start: int
+    moves: list[_Move]
+    earlier: dict[int, _Earlier]
+    """By mask, of all that start there and read anything before."""
 
 
 class _Moves:
@@ -180,8 +191,8 @@ class _Moves:
         self.span = max((max(each, default=0) for each in self.with_op), default=0)
         self.tried = 0
         """Candidates looked at and down-sets reached so far: the measure of work done."""
-        self._earlier: dict[tuple[int, int], tuple[int, ...]] = {}
-        self._holding: dict[int, list[tuple[int, list[_Move]]]] = {}
+        self._earlier: dict[int, dict[int, _Earlier]] = {}
+        self._holding: dict[int, list[_Holding]] = {}
 
     def _prepared(
         self, first: int, sets: Mapping[int, float]
@@ -201,21 +212,29 @@ class _Moves:
                 with_op.setdefault(place, []).append(move)
         return moves, with_op
 
-    def holding(self, op: int) -> list[tuple[int, list[_Move]]]:
-        """(lowest op, candidates with `op` that start there), the latest start first."""
+    def holding(self, op: int) -> list[_Holding]:
+        """The candidates with `op`, those with the latest start first."""
         found = self._holding.get(op)
         if found is None:
             starts = range(op, max(-1, op - self.span - 1), -1)
             found = self._holding[op] = [
-                (start, moves) for start in starts if (moves := self.with_op[start].get(op - start))
+                _Holding(start, moves, self._read_before(start))
+                for start in starts
+                if (moves := self.with_op[start].get(op - start))
             ]
         return found
 
-    def _read_before(self, start: int, mask: int) -> tuple[int, ...]:
-        """Ops before a candidate's lowest that it reads from."""
-        found = self._earlier[start, mask] = tuple(
-            {j for place in bits(mask) for j in self.before[start + place] if j < start}
-        )
+    def _read_before(self, start: int) -> dict[int, _Earlier]:
+        """What the candidates that start at an op read before it, by mask; none that read nothing
+        there."""
+        found = self._earlier.get(start)
+        if found is None:
+            found = self._earlier[start] = {}
+            for mask, _, _ in self.starting[start]:
+                reads = {j for i in bits(mask) for j in self.before[start + i] if j < start}
+                if reads:
+                    first = min(reads)
+                    found[mask] = first, sum(1 << j - first for j in reads)
         return found
 
     def after(self, state: State, *, thorough: bool) -> list[tuple[int, float]]:
@@ -243,26 +262,31 @@ class _Moves:
 
     def _wait(self, state: State, waiting: int, found: dict[int, float]) -> None:
         """Add the candidates that run before the lowest undone op: those with ops that others
-        wait for."""
+        wait for. Masks are long where the graph is: most work is done on those from the lowest
+        op of a candidate on."""
         first, done = state
         seen = 0
-        while waiting & ~seen:
-            low = waiting & ~seen & -(waiting & ~seen)
+        while left := waiting & ~seen:
+            low = left & -left
             seen |= low
-            for start, moves in self.holding(first + low.bit_length() - 1):
-                if start <= first:
+            for held in self.holding(first + low.bit_length() - 1):
+                shift = held.start - first
+                if shift <= 0:
                     break
-                shift = start - first
-                for mask, needs, price in moves:
-                    self.tried += 1
-                    if mask << shift & done:
+                beyond = done >> shift
+                missing = 0
+                for mask, needs, price in held.moves:
+                    if mask & beyond:
                         continue
-                    missing = needs << shift
-                    earlier = self._earlier.get((start, mask))
-                    for j in self._read_before(start, mask) if earlier is None else earlier:
-                        if j >= first:
-                            missing |= 1 << j - first
-                    if missing := missing & ~done:
-                        waiting |= missing
-                    else:
+                    lacks = needs & ~beyond
+                    missing |= lacks
+                    if mask in held.earlier:
+                        start, reads = held.earlier[mask]
+                        reads = reads << start - first if start > first else reads >> first - start
+                        if reads := reads & ~done:
+                            waiting |= reads
+                            continue
+                    if not lacks:
                         found[mask << shift] = price
+                self.tried += len(held.moves)
+                waiting |= missing << shift
