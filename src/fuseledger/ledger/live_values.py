@@ -139,7 +139,7 @@ class Values:
     def _live(self, nest: Nest, products: Set[int], place: dict[str, int]) -> None:
         last = {read.tensor: i for i, op in nest.ops.items() for read in op.reads}
         live: set[str] = set()
-        found: list[frozenset[str]] = []
+        found: dict[tuple[int, ...], None] = {}
         for i, op in nest.ops.items():
             for read in op.reads:
                 if i in products and is_operand(nest, i, read):
@@ -150,11 +150,11 @@ class Values:
                     place[turned] = place[read.tensor]
                     live.add(turned)
             live.update([write.tensor for write in op.writes])
-            now = frozenset(live)
-            if not any(now <= other for other in found):
-                found = [other for other in found if not other <= now] + [now]
-            live = {name for name in live if last.get(name, -1) > i}
-        self.together = tuple(tuple(sorted([place[n] for n in names])) for names in found)
+            left = {name for name in live if last.get(name, -1) > i}
+            if len(left) < len(live):  # else the next op has all of it, and more
+                found[tuple(sorted([place[name] for name in live]))] = None
+            live = left
+        self.together = tuple(found)
 
 
 class _Taps:

@@ -46,6 +46,7 @@ class Pricer:
         self.read_bytes = sum(self.read_once.values())
         self.write_bytes = sum(self.tensors[name].bytes for name in nest.outputs)
         self.calls = library_calls(nest, device.vendor)
+        self.is_opaque = nest.is_opaque
         self.ways: tuple[Merge, ...] = ("launch", "last block")
         """Who may merge parts that their readers do not fold."""
         self._prices: dict[tuple[object, ...], Price] = {}
@@ -57,10 +58,14 @@ class Pricer:
         halos = _halos(nest, self._bounds)
         pipes = self._pipes
         saved = special_saved(nest)
-        self._work_of = [
-            _Work(nest, i, pipes[i], halos.get(i, _NO_HALO).keys(), saved.get(i, 0))
-            for i in nest.positions
-        ]
+        self._work_of: list[_Work] = []
+        alike: dict[object, _Work] = {}
+        for i in nest.positions:
+            work = _Work(nest, i, pipes[i], halos.get(i, _NO_HALO).keys(), saved.get(i, 0))
+            if alike.setdefault((work.key, i in self.cone), work) is work:
+                self._work_of.append(work)
+            else:
+                alike[work.key, i in self.cone].add(work)
         self._loads = TiledLoads(nest, self._bounds)
         self.footprint = Footprint(nest, device, self.contractions, halos, self.regions({}), known)
 
@@ -223,7 +228,7 @@ class Pricer:
 
     def _blocks(self, counts: dict[str, int]) -> int:
         """R6. How an op of unknown kind runs is not known: its grid is taken to cover the SMs."""
-        return (self.device.sm_count or 1) if self.nest.is_opaque else prod(counts.values())
+        return (self.device.sm_count or 1) if self.is_opaque else prod(counts.values())
 
     def _work(self, price: Price, regions: Regions, counts: dict[str, int]) -> None:
         flops = price.flops
@@ -327,7 +332,8 @@ def loads_again(nest: Nest) -> TiledLoads:
 
 
 class _Work:
-    """One op's work, prepared for asking how often many schedules do it."""
+    """The work of an op, or of several that every schedule computes equally often, prepared for
+    asking how often many schedules do it."""
 
     __slots__ = ("_halo", "_lacking", "flops", "pipe", "position", "saved", "special_ops")
 
@@ -341,6 +347,17 @@ class _Work:
         """Special operations that another op has computed for it, where one walk serves both."""
         self._lacking = [n for n in nest.open_axes if n not in op.sizes or n in halo]
         self._halo = [(name, size) for name, size in op.sizes.items() if size and name in halo]
+
+    @property
+    def key(self) -> object:
+        """Equal for ops that a schedule computes equally often, on the same pipe."""
+        return (self.pipe, *self._lacking) if not self._halo else self.position
+
+    def add(self, other: _Work) -> None:
+        """Take in the work of an op of the same key."""
+        self.flops += other.flops
+        self.special_ops += other.special_ops
+        self.saved += other.saved
 
     def times_computed(
         self, region: dict[str, int], tiles: dict[str, int], counts: dict[str, int]
