@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 import re
 
+import networkx as nx
 import pytest
 from msgspec.structs import replace
 
@@ -11,6 +14,7 @@ from fuseledger.clock.roofline import Roofline
 from fuseledger.devices import load as load_device
 from fuseledger.devices import replace_figures
 from fuseledger.frontends.source import load
+from fuseledger.graph.builder import GraphBuilder
 from fuseledger.graph.resize import free_axes, part_of, resized
 from fuseledger.planner.partition import Reach
 from fuseledger.planner.plan import (
@@ -22,6 +26,8 @@ from fuseledger.planner.plan import (
     plan_of_groups,
 )
 from fuseledger.planner.schedules import ScheduleSearch
+from fuseledger.verdict import edges
+from fuseledger.verdict.between import Between
 from fuseledger.verdict.edges import EdgeVerdict, edge_verdicts
 from fuseledger.verdict.proposals import Proposals
 from fuseledger.verdict.why import dearer
@@ -132,6 +138,72 @@ def test_the_launch_cost_at_which_a_verdict_flips() -> None:
     apart = sum(clock.time(plan.search.price(group)).total_us for group in ((0,), (1,)))
     together = clock.time(plan.search.price((0, 1))).total_us
     assert together == pytest.approx(apart, abs=0.02)
+
+
+def test_a_report_of_rows_is_told_of_cuts() -> None:
+    """Where a plan has cuts, the verdicts for a report of rows are those of its cuts, as they are
+    among all."""
+    plan = planned(ROW_NORM)
+    cuts = [verdict for verdict in edge_verdicts(plan) if verdict.choice == "cut"]
+    assert cuts
+    assert edge_verdicts(plan, rows=1) == cuts
+
+
+def test_a_report_of_rows_is_told_of_the_first_fusions_where_there_is_no_cut() -> None:
+    """Of one kernel, as many ops have verdicts on what they make as the report has rows."""
+    plan = planned("gemm(4096,4096,4096) + bias + gelu + residual")
+    assert len(plan.kernels) == 1
+    assert edge_verdicts(plan, rows=2) == edge_verdicts(plan)[:2]
+
+
+def test_flips_are_searched_for_on_the_edges_nearest_to_a_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With one edge to solve, it is the one whose cut costs least, and it says what all solved
+    say of it."""
+    plan = planned("gemm(4096,4096,4096) + bias + gelu + residual")
+    everything = edge_verdicts(plan, "k1")
+    monkeypatch.setattr(edges, "SOLVED", 1)
+    one = edge_verdicts(plan, "k1")
+    nearest = min(everything, key=lambda verdict: verdict.time_delta_us)
+    plain = {verdict.tensor: verdict for verdict in edge_verdicts(plan)}
+    assert of(one, nearest.tensor) == nearest != plain[nearest.tensor]
+    assert all(v == plain[v.tensor] for v in one if v.tensor != nearest.tensor)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_lies_between_two_kernels(seed: int) -> None:
+    """It is every kernel with an op on a way between two ops of those found, as a search along
+    edges finds them."""
+    draw = random.Random(seed)
+    b = GraphBuilder("random")
+    values = [b.input("x", (256, 256), "fp32")]
+    for _ in range(20):
+        values.append(b.map("add", [draw.choice(values[-4:]), draw.choice(values[-4:])]))
+    b.output(values[-1], "y")
+    graph = b.finish()
+    count = len(graph.ops)
+    plan = plan_of_groups(
+        graph, DEVICE, [tuple(range(i, min(i + 3, count))) for i in range(0, count, 3)]
+    )
+    between = Between(plan, Reach.of(graph))
+    ways = nx.transitive_closure_dag(
+        nx.DiGraph((j, i) for i, before in enumerate(graph.predecessors) for j in before)
+    )
+    home = plan.plan.home
+    kernels = range(len(plan.kernels))
+    for one, other in itertools.combinations(kernels, 2):
+        found = {one, other}
+        while True:
+            ops = [i for i in ways if home[i] in found]
+            more = {
+                home[i] for i in ways
+                if any(ways.has_edge(a, i) for a in ops) and any(ways.has_edge(i, z) for z in ops)
+            } | found  # fmt: skip
+            if more == found:
+                break
+            found = more
+        assert between.involved(one, other) == tuple(sorted(found))
 
 
 def test_the_bandwidth_at_which_a_verdict_flips() -> None:

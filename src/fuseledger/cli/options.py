@@ -136,18 +136,20 @@ def plan_options(command: Decorated, forms: tuple[str, ...] = FORMS) -> Decorate
 
 
 def plan_source(
-    request: PlanRequest, kernel: int | None = None, *, with_instructions: bool = False
+    request: PlanRequest, kernel: int | None = None, *, complete: bool = False
 ) -> PlanDocument:
     """Read the source, plan it, and return the plan's document.
 
-    With a kernel's number its edges alone are judged, and their flip points solved for.
-    `with_instructions` lists the instructions of kernels that evidence was asked of.
+    With a kernel's number its edges alone are judged, and their flip points solved for. Else, of
+    the edges that are fused, those that a report of rows tells of. A `complete` document has all of
+    them, and the instructions of kernels that evidence was asked of.
     """
     from fuseledger.cli.progress import Progress, announce_code
     from fuseledger.devices import load as load_device
     from fuseledger.frontends.source import load
     from fuseledger.planner.plan import cut_groups, make_plan
     from fuseledger.report.build import plan_document
+    from fuseledger.report.summary import ROWS_MAX
     from fuseledger.verdict.edges import edge_verdicts
 
     device = load_device(request.device)
@@ -169,7 +171,7 @@ def plan_source(
                 raise click.UsageError("--evidence compiled takes one cut, not several")
             groups = cut_groups(graph, request.cut[0]) if request.cut else None
             planned, evidence = plan_with_compiler(
-                graph, device, options, groups, progress, with_instructions=with_instructions
+                graph, device, options, groups, progress, with_instructions=complete
             )
         elif request.cut:
             compared = [(cut, _plan_cut(graph, device, cut, options)) for cut in request.cut]
@@ -177,7 +179,10 @@ def plan_source(
         else:
             planned = make_plan(graph, device, options, step=progress.step)
         progress.step("explaining")
-        verdicts = edge_verdicts(planned, None if kernel is None else f"k{kernel}")
+        if kernel is not None:
+            verdicts = edge_verdicts(planned, f"k{kernel}")
+        else:
+            verdicts = edge_verdicts(planned, rows=None if complete else ROWS_MAX)
     return plan_document(
         planned, source=request.source, load_seconds=load_seconds, verdicts=verdicts,
         cuts=compared if len(compared) > 1 else (), evidence=evidence,

@@ -33,7 +33,7 @@ def command(
     if cut and cuts:
         raise click.UsageError("give --cut or --cuts, not both")
     request = PlanRequest(cut=cut or cuts, **given)
-    document = plan_source(request, with_instructions=format_ == "json")
+    document = plan_source(request, complete=format_ == "json")
     if format_ == "json":
         from fuseledger.report.document import to_json
 

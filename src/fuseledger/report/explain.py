@@ -19,6 +19,7 @@ from fuseledger.report.figures import (
     time_words,
 )
 from fuseledger.report.layout import Column, Page, Row
+from fuseledger.verdict.edges import SOLVED
 
 if TYPE_CHECKING:
     from fuseledger.report.document import (
@@ -78,7 +79,16 @@ def explain_text(document: KernelDocument, page: Page) -> str:
             )
         ]
         page.table(_EDGE, rows, indent=2)
+        for sentence in solved_words(document):
+            page.line(sentence, "dim")
     return page.text()
+
+
+def solved_words(document: KernelDocument) -> tuple[str, ...]:
+    """On which of very many edges flip points were searched for."""
+    if len(document.verdicts) <= SOLVED:
+        return ()
+    return (f"sizes and bandwidths: solved for on the {SOLVED} edges nearest to a change",)
 
 
 def _realised(kernel: KernelPart) -> str:

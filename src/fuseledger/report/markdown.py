@@ -12,6 +12,7 @@ from fuseledger.report.explain import (
     edge_words,
     explain_headline,
     schedule_words,
+    solved_words,
     verdict_lines,
 )
 from fuseledger.report.figures import has_schedule
@@ -115,6 +116,7 @@ def explain_markdown(document: KernelDocument) -> str:
         )
         for verdict in document.verdicts
     ]
+    parts += solved_words(document)
     return "\n\n".join(parts) + "\n"
 
 

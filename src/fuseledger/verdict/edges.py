@@ -9,7 +9,7 @@ neither choice usable the verdict proposes a schedule that is.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from msgspec import Struct
@@ -21,7 +21,8 @@ from fuseledger.ledger.price import Price, is_small
 from fuseledger.planner.partition import Reach
 from fuseledger.planner.plan import Planned
 from fuseledger.planner.schedules import Choice, ScheduleSearch
-from fuseledger.verdict.flips import bandwidth_flips, capacity_flips, launch_flips, size_flips
+from fuseledger.verdict.between import Between
+from fuseledger.verdict.flips import Sizes, bandwidth_flips, capacity_flips, launch_flips
 from fuseledger.verdict.proposals import Proposals
 from fuseledger.verdict.rule import WAITS_FOR, Option, apply_rule, with_clock
 from fuseledger.verdict.why import dearer
@@ -34,6 +35,11 @@ CUT: Rule = "cut"
 
 GIVEN = "given"
 """The account of an edge that the user's cut decided, against what the ledger says."""
+
+
+SOLVED = 16
+"""Edges of a kernel whose flip points are searched for: a search each, of the kernel and of both
+sides, at some thirty sizes of two axes."""
 
 
 class EdgeVerdict(Struct, frozen=True, kw_only=True):
@@ -74,33 +80,85 @@ class _Finding(Struct, frozen=True, kw_only=True):
     bytes_delta: float = math.inf
     time_delta_us: float = math.inf
     flips: tuple[str, ...] = ()
+    options: _Options | None = None
+    """What flips can be solved for; None where there is nothing to compare."""
 
 
-def edge_verdicts(planned: Planned, kernel: str | None = None) -> list[EdgeVerdict]:
+class _Options(Struct, frozen=True, kw_only=True):
+    """Two ways of computing the same ops."""
+
+    chosen: Sequence[Group]
+    other: Sequence[Group]
+    fits: bool = True
+    """Whether the other one fits."""
+
+
+class _Edge(Struct, frozen=True, kw_only=True):
+    """A tensor on its way from one kernel to another, or within one."""
+
+    tensor: str
+    producer: int
+    readers: list[int]
+    """Those in the one kernel."""
+    mine: int
+    """The producer's kernel."""
+    home: int
+    """The readers'."""
+
+
+def edge_verdicts(
+    planned: Planned, kernel: str | None = None, *, rows: int | None = None
+) -> list[EdgeVerdict]:
     """Verdicts in the order of the graph's tensors.
 
     With the name of a kernel, of its edges alone, and with the flip points that take a search:
-    bandwidths and sizes.
+    bandwidths and sizes, for the `SOLVED` edges that are nearest to a change. With a number of
+    `rows`, those that a report of so many rows tells of: all cuts, or without any, fusions up to
+    that number of producers; and kernels that are vetoed.
     """
-    judge = _Judge(planned, solves=kernel is not None)
-    graph = planned.graph
+    judge = _Judge(planned)
     names = [each.name for each in planned.kernels]
-    found: list[EdgeVerdict] = []
+    edges = [
+        edge for edge in _edges(planned)
+        if kernel is None or kernel in (names[edge.mine], names[edge.home])
+    ]  # fmt: skip
+    if rows is not None:
+        edges = _told(edges, planned, rows)
+    findings = [judge.finding(edge) for edge in edges]
+    if kernel is not None:
+        figure = "time_delta_us" if planned.search.objective == "time" else "bytes_delta"
+        nearest = sorted(range(len(edges)), key=lambda i: abs(getattr(findings[i], figure)))
+        for i in nearest[:SOLVED]:
+            findings[i] = judge.solved(findings[i])
+    return [judge.verdict(edge, found) for edge, found in zip(edges, findings, strict=True)]
+
+
+def _edges(planned: Planned) -> Iterator[_Edge]:
+    graph, homes = planned.graph, planned.plan.home
     for name, producer in graph.producer.items():
-        mine = planned.plan.home[producer]
         apart: dict[int, list[int]] = {}
         for reader in graph.consumers.get(name, ()):
-            apart.setdefault(planned.plan.home[reader], []).append(reader)
+            apart.setdefault(homes[reader], []).append(reader)
         for home, readers in apart.items():
-            if kernel is None or kernel in (names[mine], names[home]):
-                found.append(judge.verdict(name, producer, readers, mine, home))
-    return found
+            yield _Edge(
+                tensor=name, producer=producer, readers=readers, mine=homes[producer], home=home
+            )
+
+
+def _told(edges: list[_Edge], planned: Planned, rows: int) -> list[_Edge]:
+    """What a report tells of: see `edge_verdicts`."""
+    vetoed = {k for k, kernel in enumerate(planned.kernels) if kernel.vetoes}
+    has_cut = any(edge.mine != edge.home for edge in edges)
+    first = set[int]() if has_cut else set(list(dict.fromkeys(e.producer for e in edges))[:rows])
+    return [
+        edge for edge in edges
+        if edge.mine != edge.home or edge.mine in vetoed or edge.producer in first
+    ]  # fmt: skip
 
 
 class _Judge:
-    def __init__(self, planned: Planned, *, solves: bool) -> None:
+    def __init__(self, planned: Planned) -> None:
         self.planned = planned
-        self.solves = solves
         self.graph: Graph = planned.graph
         self.device = planned.device
         self.search: ScheduleSearch = planned.search
@@ -108,27 +166,29 @@ class _Judge:
         self.reach = Reach.of(self.graph)
         self.sizes = {axis.name: axis.size for op in self.graph.ops for axis in op.axes}
         self.proposals = Proposals(self.search, self.reach)
-        self._cuts: dict[Group, _Finding] = {}
+        self.size_flips = Sizes(self.search)
+        self._between = Between(planned, self.reach)
+        self._cuts: dict[tuple[int, ...], _Finding] = {}
         self._prices: dict[Group, Price] = {}
 
-    def verdict(
-        self, name: str, producer: int, readers: list[int], mine: int, home: int
-    ) -> EdgeVerdict:
-        kernels = self.planned.kernels
-        if mine == home:
-            found = self._fused(name, producer, mine)
-        else:
-            involved = self._involved(mine, home)
-            merged = tuple(sorted(op for k in involved for op in self.groups[k]))
-            if merged not in self._cuts:
-                self._cuts[merged] = self._cut(merged, mine, home, involved)
-            found = self._cuts[merged]
+    def finding(self, edge: _Edge) -> _Finding:
+        """What is found of one edge; the same object for all between the same kernels."""
+        if edge.mine == edge.home:
+            return self._fused(edge.tensor, edge.producer, edge.mine)
+        involved = self._between.involved(edge.mine, edge.home)
+        if involved not in self._cuts:
+            self._cuts[involved] = self._cut(edge.mine, edge.home, involved)
+        return self._cuts[involved]
+
+    def verdict(self, edge: _Edge, found: _Finding) -> EdgeVerdict:
+        """What was found, with the names of the edge."""
+        kernels, ops = self.planned.kernels, self.graph.ops
         return EdgeVerdict(
-            tensor=name,
-            producer=self.graph.ops[producer].name,
-            consumers=tuple(self.graph.ops[i].name for i in readers),
-            kernels=tuple(dict.fromkeys((kernels[mine].name, kernels[home].name))),
-            choice=FUSED if mine == home else CUT,
+            tensor=edge.tensor,
+            producer=ops[edge.producer].name,
+            consumers=tuple(ops[i].name for i in edge.readers),
+            kernels=tuple(dict.fromkeys((kernels[edge.mine].name, kernels[edge.home].name))),
+            choice=FUSED if edge.mine == edge.home else CUT,
             account=found.account, reason=found.reason, rule=found.rule,
             disagreement=found.disagreement, proposal=found.proposal,
             bytes_delta=found.bytes_delta, time_delta_us=found.time_delta_us, flips=found.flips,
@@ -178,17 +238,16 @@ class _Judge:
             by_launch = time_delta > 0 and launches * launch_us >= 0.5 * time_delta
             account = "launches" if by_launch and not by_bytes else "traffic"
             words = f"saves {' and '.join(saved) or 'nothing'}, {format_time(time_delta)}"
-        flips = launch_flips(time_delta, launches, launch_us)
-        if self.solves:
-            flips += self._solved(group, parts, [group], parts)
         return replace(
             finding, account=account, reason=f"{name} ({size}) stays on chip: {words}",
-            bytes_delta=bytes_delta, time_delta_us=time_delta, flips=flips,
+            bytes_delta=bytes_delta, time_delta_us=time_delta,
+            flips=launch_flips(time_delta, launches, launch_us),
+            options=_Options(chosen=[group], other=parts),
         )  # fmt: skip
 
     # -- cut -------------------------------------------------------------------------------
 
-    def _cut(self, merged: Group, mine: int, home: int, involved: list[int]) -> _Finding:
+    def _cut(self, mine: int, home: int, involved: tuple[int, ...]) -> _Finding:
         for k in (mine, home):
             group = self.groups[k]
             if len(group) == 1 and self.graph.ops[group[0]].is_opaque:
@@ -196,14 +255,16 @@ class _Judge:
                 return _never(f"{function} is a barrier: nothing fuses with it")
         between = [k for k in involved if k not in (mine, home)]
         limit = self.planned.options.limits.max_ops
-        if between and len(merged) > 2 * limit:
+        count = sum(len(self.groups[k]) for k in involved)
+        if between and count > 2 * limit:
             named = self.planned.kernels[between[0]].label
             more = len(between) - 1
             others = f" and {more} more kernel{'s' * (more > 1)}" if more else ""
             return _never(
-                f"{named}{others} between them: one kernel of {len(merged)} ops, or one that "
+                f"{named}{others} between them: one kernel of {count} ops, or one that "
                 f"waits for itself"
             )
+        merged = tuple(sorted(op for k in involved for op in self.groups[k]))
         parts = [self.groups[k] for k in involved]
         apart = [self.search.choose(group) for group in parts]
         together = self.search.choose(merged)
@@ -224,12 +285,10 @@ class _Judge:
         launch_us = self.device.launch_us(self.planned.options.launch)
         flips = launch_flips(time_delta, launches, launch_us)
         account, words, more = self._why_cut(together, merged, parts, vetoes, lead, time_delta)
-        flips = more or flips
-        if self.solves:
-            flips += self._solved(merged, parts, parts, [merged], fits="capacity" not in vetoes)
         return replace(
             finding, account=account, reason=words, bytes_delta=bytes_delta,
-            time_delta_us=time_delta, flips=tuple(dict.fromkeys(flips)),
+            time_delta_us=time_delta, flips=tuple(dict.fromkeys(more or flips)),
+            options=_Options(chosen=parts, other=[merged], fits="capacity" not in vetoes),
         )  # fmt: skip
 
     def _why_cut(
@@ -298,21 +357,6 @@ class _Judge:
             return format_bytes(sum(c.bytes for c in apart) - together.bytes)
         return format_time(sum(c.time_us for c in apart) - together.time_us)
 
-    def _involved(self, mine: int, home: int) -> list[int]:
-        """The kernels of both sides and all that lie on a way from one to the other."""
-        inside = {mine, home}
-        while True:
-            above = below = 0
-            for k in inside:
-                for i in self.groups[k]:
-                    above |= self.reach.above[i]
-                    below |= self.reach.below[i]
-            path = above & below
-            found = {self.planned.plan.home[i] for i in _bits(path)} | inside
-            if found == inside:
-                return sorted(inside)
-            inside = found
-
     # -- both ------------------------------------------------------------------------------
 
     def _opinion(self, merged: Group, parts: Sequence[Group]) -> _Finding:
@@ -352,21 +396,24 @@ class _Judge:
             found = self._prices[group] = self.search.price(group)
         return found
 
-    def _solved(
-        self, merged: Group, parts: list[Group], chosen: list[Group], other: list[Group],
-        *, fits: bool = True,
-    ) -> tuple[str, ...]:  # fmt: skip
-        """Flip points that are solved for: bandwidths with the schedules as they are, and sizes."""
+    def solved(self, found: _Finding) -> _Finding:
+        """With flip points that are solved for: bandwidths with the schedules as they are, and
+        sizes."""
+        options = found.options
+        if options is None:
+            return found
+        (merged,), parts = sorted((options.chosen, options.other), key=len)
         if any(self.graph.ops[i].kind != "loop" for i in merged):
-            return ()
-        sizes = size_flips(self.search, merged, parts)
-        if not fits:
-            return sizes
-        times = [
-            [self.search.time(group, self._price(group)) for group in groups]
-            for groups in (chosen, other)
-        ]
-        return bandwidth_flips(times[0], times[1], self.device) + sizes
+            return found
+        flips: tuple[str, ...] = ()
+        if options.fits:
+            chosen, other = (
+                [self.search.time(group, self._price(group)) for group in groups]
+                for groups in (options.chosen, options.other)
+            )
+            flips = bandwidth_flips(chosen, other, self.device)
+        flips += self.size_flips.flips(merged, parts)
+        return replace(found, flips=tuple(dict.fromkeys(found.flips + flips)))
 
 
 _ORDER = ("legality", "capacity", "epilogue", "parallelism")
@@ -375,10 +422,6 @@ _ORDER = ("legality", "capacity", "epilogue", "parallelism")
 
 def _never(reason: str) -> _Finding:
     return _Finding(account="legality", reason=reason)
-
-
-def _bits(mask: int) -> list[int]:
-    return [i for i in range(mask.bit_length()) if mask >> i & 1]
 
 
 def _launches(count: int) -> str:

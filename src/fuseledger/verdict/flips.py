@@ -26,6 +26,8 @@ SIZE_FACTOR = 64
 """How far a size is followed, up and down."""
 SCALE_MAX = 1024
 """How far a bandwidth is followed, up and down."""
+TINY = 1e-9
+"""A cost that no kernel stays below: asked to, the search ends with what none can beat."""
 
 
 def capacity_flips(price: Price, device: Device, sizes: dict[str, int]) -> tuple[str, ...]:
@@ -109,32 +111,67 @@ def _first_change(holds: Callable[[float], bool], direction: int) -> float | Non
     return other
 
 
-def size_flips(search: ScheduleSearch, together: tuple[int, ...], apart: Groups) -> tuple[str, ...]:
+class Sizes:
     """Sizes at which the better of two options is the other one, both searched again at each size.
 
-    Exact to one element where the answer changes once on a side; see `flips_of_size`.
+    What is searched at a size is kept: the edges of a kernel ask of the same kernel again and
+    again.
     """
-    part = part_of(search.graph, together)
-    place = {op: i for i, op in enumerate(together)}
-    groups = [tuple(place[i] for i in group) for group in apart]
-    whole = tuple(range(len(together)))
-    flips: list[str] = []
-    for name in free_axes(part)[:AXES]:
-        now = next(op.sizes[name] for op in part.ops if name in op.sizes)
 
-        def winner_at(size: int, name: str = name) -> str:
-            return _winner(search, resized(part, {name: size}), whole, groups)
+    def __init__(self, search: ScheduleSearch) -> None:
+        self._search = search
+        self._known: dict[tuple[object, ...], tuple[str, ...]] = {}
+        self._resized: dict[tuple[tuple[int, ...], str, int], ScheduleSearch] = {}
 
-        found = flips_of_size(
-            name, now, max(1, now // SIZE_FACTOR), now * SIZE_FACTOR, winner_at(now), winner_at
-        )
-        flips += [flip.sentence for flip in found]
-    return tuple(flips)
+    def flips(self, together: tuple[int, ...], apart: Groups) -> tuple[str, ...]:
+        """Exact to one element where the answer changes once on a side; see `flips_of_size`."""
+        key = (together, *apart)
+        if key not in self._known:
+            self._known[key] = self._found(together, apart)
+        return self._known[key]
+
+    def _found(self, together: tuple[int, ...], apart: Groups) -> tuple[str, ...]:
+        part = part_of(self._search.graph, together)
+        place = {op: i for i, op in enumerate(together)}
+        groups = [tuple(place[i] for i in group) for group in apart]
+        whole = tuple(range(len(together)))
+        flips: list[str] = []
+        for name in free_axes(part)[:AXES]:
+            now = next(op.sizes[name] for op in part.ops if name in op.sizes)
+
+            def winner_at(size: int, name: str = name) -> str:
+                return _winner(self._at(together, part, name, size), whole, groups)
+
+            found = flips_of_size(
+                name, now, max(1, now // SIZE_FACTOR), now * SIZE_FACTOR, winner_at(now), winner_at
+            )
+            flips += [flip.sentence for flip in found]
+        return tuple(flips)
+
+    def _at(self, together: tuple[int, ...], part: Graph, name: str, size: int) -> ScheduleSearch:
+        """The search of these ops at another size of an axis."""
+        found = self._resized.get((together, name, size))
+        if found is None:
+            given = self._search
+            graph = resized(part, {name: size})
+            found = ScheduleSearch(graph, given.device, given.clock, given.objective)
+            self._resized[together, name, size] = found
+        return found
 
 
-def _winner(search: ScheduleSearch, graph: Graph, whole: tuple[int, ...], groups: Groups) -> str:
-    again = ScheduleSearch(graph, search.device, search.clock, search.objective)
-    one = again.choose(whole)
+def _winner(search: ScheduleSearch, whole: tuple[int, ...], groups: Groups) -> str:
+    one = search.choose(whole)
     if not one.usable:
         return "cut"
-    return "fused" if one.cost <= sum(again.choose(group).cost for group in groups) else "cut"
+    return "fused" if not _is_less(search, groups, one.cost) else "cut"
+
+
+def _is_less(search: ScheduleSearch, groups: Groups, cost: float) -> bool:
+    """Whether kernels cost less than that together, told from what none can beat where it can be.
+
+    A kernel that is not usable counts with what it would cost.
+    """
+    least = [search.cost_below(group, TINY) for group in groups]
+    if None not in least and sum(each or 0.0 for each in least) >= cost:
+        return False
+    return sum(search.choose(group).cost for group in groups) < cost
