@@ -7,6 +7,7 @@ import pytest
 
 from fuseledger.devices import load as load_device
 from fuseledger.frontends.source import load
+from fuseledger.graph.builder import GraphBuilder
 from fuseledger.ledger.kernel import SHALLOW
 from fuseledger.ledger.matrix_units import product_unit, warps_of_rows
 from fuseledger.ledger.nest import analyse
@@ -78,6 +79,16 @@ def test_an_operand_made_in_the_kernel_lies_with_every_warp() -> None:
     rows, columns = [n for n in pricer.nest.open_axes if n not in pricer.nest.split_axes]
     found = _amounts(pricer, {rows: 64, columns: 16}, warps=4)
     assert found["made"] == 16 * 32 / 2 / 32
+
+
+def test_what_is_read_elsewhere_is_live_twice() -> None:
+    """Rows reversed and added to a product as it is: the product, itself turned, and their sum."""
+    b = GraphBuilder("turned")
+    x, w = b.input("x", (64, 64), "fp16"), b.weight("w", (64, 64), "fp16")
+    product = b.contract("gemm", "mk,kn->mn", [x, w])
+    b.output(b.map("add", [product, b.slice(product, 0, 63, 64, -1)]), "y")
+    pricer = Pricer(analyse(b.finish(), (0, 1)), load_device("h100-sxm"))
+    assert _amounts(pricer, {"m": 64, "n": 64}, warps=4)["live"] == 3 * 64 * 64 / 128
 
 
 def test_a_batch_is_taken_one_by_one() -> None:
