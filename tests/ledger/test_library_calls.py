@@ -73,6 +73,13 @@ def test_kernels_without_a_product_have_no_class():
         assert calls(expression) == Calls(None, None)
 
 
+def test_generated_beside_a_library_that_has_it_is_quicker():
+    """A product that cuBLAS computes is generated where its call is slower; nothing else needs a
+    reason."""
+    assert calls(f"{X} @ {W}").why_generated == "cuBLAS is slower with these tiles"
+    assert calls("softmax(x[64,128])").why_generated == ""
+
+
 def test_two_results_are_no_call():
     """A product whose intermediate another kernel reads as well has two results."""
     graph = load(f"relu({X} @ {W}) + silu({X} @ {W})")

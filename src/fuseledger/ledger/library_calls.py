@@ -110,6 +110,13 @@ class Calls(Struct, frozen=True):
     convolution: Convolution | None = None
     """Its shape, where a convolution is the only product and has more than one channel a group."""
 
+    @property
+    def why_generated(self) -> str:
+        """No library has it, or the one that has is slower; empty without a product."""
+        if self.reason or self.call is None:
+            return self.reason
+        return f"{self.call.library} is slower with these tiles"
+
 
 NO_PRODUCT = Calls(None, None)
 """Of ops without a product of tensors: generated."""

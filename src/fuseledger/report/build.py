@@ -169,7 +169,7 @@ def _realisation(ledger: KernelLedger) -> RealisationPart:
         core=calls.core,
         peak_share=time.matrix_share if calls.core is not None else None,
         computed=1.0 if generated else calls.unmasked,
-        reason=calls.reason,
+        reason=calls.why_generated if generated else "",
     )
 
 

@@ -94,7 +94,11 @@ def solved_words(document: KernelDocument) -> tuple[str, ...]:
 def _realised(kernel: KernelPart) -> str:
     """Library or generated, and the share of the peak that its product is priced at."""
     words, share = realisation_words(kernel.realisation), kernel.realisation.peak_share
-    return words if share is None else f"{words}, at {share:.0%} of the peak"
+    if share is None:
+        return words
+    if share == 1.0:
+        return f"{words}, at all of the peak: what is reached of it was not measured"
+    return f"{words}, at {share:.0%} of the peak"
 
 
 def account_rows(document: KernelDocument) -> list[tuple[str, str, str, str]]:

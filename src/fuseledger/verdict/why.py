@@ -58,6 +58,6 @@ def _slow_template(search: ScheduleSearch, together: Price, apart: Sequence[Pric
     if with_library.total_us >= sum(time.total_us for time in times):
         return None
     return (
-        f"{together.calls.reason}: generated code reaches {merged.matrix_share:.0%} of the "
+        f"{together.calls.why_generated}: generated code reaches {merged.matrix_share:.0%} of the "
         f"peak, {with_library.realised} {with_library.matrix_share:.0%}"
     )
