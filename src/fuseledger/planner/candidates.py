@@ -30,8 +30,8 @@ from fuseledger.planner.repeats import (
 from fuseledger.planner.starting import Starting
 
 Cost = Callable[[tuple[int, ...], float], float | None]
-"""Cost of a set of ops as one kernel, or None where it is not usable. The second argument is what
-its parts cost: where one kernel costs no less, any figure between the two will do."""
+"""Cost of a set of ops as one kernel, or None where it is not usable. The second argument is a cost
+that is of no interest: where one kernel costs no less, any figure between the two will do."""
 
 MAX_OPS = 10
 MAX_CANDIDATES = 50_000
@@ -315,7 +315,7 @@ class _Growth:
         """Price a set, whose parts cost `apart`. A plan needs none that costs no less: in its
         place the parts can run."""
         if mask not in self.least:
-            price = self.cost(tuple(bits(mask)), apart)
+            price = self.cost(tuple(bits(mask)), HOPELESS * apart)
             if price is not None and (price < apart or not mask & mask - 1):
                 self.found[mask] = price
             else:
