@@ -1,9 +1,9 @@
 """How much faster kernels compile on two processes than on one, and when all are cached.
 
-    python benchmarks/compile_speed.py [--kernels 8]
+    python benchmarks/compile_speed.py [--kernels 16]
 
-Compiles GEMMs of different tiles for the H100 into a fresh cache, on one process and on two, and
-once more from the cache. Each figure is of a whole run, its processes' start included.
+Compiles GEMMs of different tiles and epilogues for the H100 into a fresh cache, on one process and
+on two, and once more from the cache. Each figure is of a whole run, its processes' start included.
 """
 
 from __future__ import annotations
@@ -17,17 +17,19 @@ from chain_registers import TILES, WARPS, kernel
 from fuseledger.devices import load as load_device
 from fuseledger.triton.compile import compile_kernels, target_of
 
-SOURCE = "gemm(1024,1024,1024) + bias + relu"
+SOURCES = ("gemm(1024,1024,1024) + bias + relu", "gemm(1024,1024,1024) + bias + gelu + residual")
 
 
 def main() -> None:
     """Compile and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kernels", type=int, default=8)
+    parser.add_argument("--kernels", type=int, default=16)
     args = parser.parse_args()
     target = target_of(load_device("h100-sxm"))
-    pairs = [(tile, warps) for warps in reversed(WARPS) for tile in TILES][: args.kernels]
-    kernels = [kernel(SOURCE, "h100-sxm", tile, warps) for tile, warps in pairs]
+    kernels = [
+        kernel(source, "h100-sxm", tile, warps)
+        for source in SOURCES for warps in reversed(WARPS) for tile in TILES
+    ][: args.kernels]  # fmt: skip
     seconds: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as place:
         for processes in (1, 2):

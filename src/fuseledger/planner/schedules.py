@@ -97,7 +97,7 @@ class ScheduleSearch(Struct):
     """What a compiler said: (structure of the ops, whether online) → schedule → figures."""
     _part_prices: dict[tuple[int, ...], Price] = field(default_factory=dict[tuple[int, ...], Price])
     _least: dict[object, float] = field(default_factory=dict[object, float])
-    """Structure → what no schedule can beat, of those that were not worth searching."""
+    """Structure → the least that its kernel costs, of those that were not worth searching on."""
 
     def choose(self, positions: tuple[int, ...]) -> Choice:
         """The best schedule of the ops at `positions` (ascending), usable or with its vetoes."""
@@ -217,7 +217,8 @@ class ScheduleSearch(Struct):
         return Pricer(nest, self.device, known)
 
     def _search(self, nest: Nest, limit: float) -> Choice | float:
-        """The best schedule; or what none can beat, where that is known to be `limit` or more."""
+        """The best schedule; or what it costs at least, where that is `limit` or more and not all
+        was searched."""
         if nest.veto is not None:
             never = float("inf")
             return Choice(
@@ -388,7 +389,7 @@ class ScheduleSearch(Struct):
         return Descent(
             pricer=pricer, limits=limits, walks=ideal.walks, sms=self.device.sm_count or 1,
             key=key, clock=self.clock, is_enough=is_enough,
-            is_hopeless=lambda price: self._cost_of(price) > hopeless,
+            is_hopeless=lambda price: self._cost_of(price) > hopeless and not self._vetoes(price),
         ).best()  # fmt: skip
 
 
