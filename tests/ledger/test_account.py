@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from fuseledger.ledger.account import format_bytes, format_count, format_kib, format_time
+from fuseledger.ledger.account import (
+    format_bytes,
+    format_count,
+    format_flops,
+    format_kib,
+    format_time,
+)
 
 
 @pytest.mark.parametrize(
@@ -45,6 +51,15 @@ def test_on_chip_bytes_are_binary(count: float, words: str):
 def test_times_have_three_digits(time_us: float, words: str):
     """Microseconds become milliseconds at a thousand, seconds at a million."""
     assert format_time(time_us) == words
+
+
+@pytest.mark.parametrize(
+    ("flops", "words"),
+    [(8.81e8, "0.881 GFLOP"), (9.994e11, "999 GFLOP"), (9.996e11, "1 TFLOP"), (1.8e16, "18 PFLOP")],
+)
+def test_work_has_three_digits(flops: float, words: str):
+    """The next unit where three digits would round to a thousand."""
+    assert format_flops(flops) == words
 
 
 def test_counts_have_separators():

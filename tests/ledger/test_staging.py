@@ -71,6 +71,18 @@ def test_what_is_kept_in_registers_leaves_shared_memory() -> None:
     assert priced(attention(), "h100-sxm", tiles).staged_bytes == (2 * 32 + 16) * 1024
 
 
+@pytest.mark.parametrize(("stages", "kilobytes"), [(1, 8), (2, 4 + 8), (4, 3 * (4 + 8))])
+def test_a_chain_in_front_of_a_product_is_copied_ahead_on_amd_too(
+    stages: int, kilobytes: int
+) -> None:
+    """Steps of 64 B: 64 columns of the weights and 128 rows of x, which is turned in registers."""
+    graph = read_source("(x[4096,2048] | silu) @ w[2048,4096]", dtype="fp16", dims={})
+    nest = analyse(graph, tuple(range(len(graph.ops))))
+    rows, columns = next(op for op in nest.ops.values() if op.is_contraction).kept
+    price = priced(nest, "mi300x", {rows: 128, columns: 64}, stages)
+    assert price.staged_bytes == kilobytes * 1024
+
+
 @pytest.mark.parametrize(
     ("source", "tiles", "stages", "kilobytes"),
     [

@@ -50,6 +50,14 @@ def format_time(time_us: float) -> str:
     return f"{time_us:.1f} µs" if time_us >= 10 else f"{time_us:.2f} µs"
 
 
+def format_flops(flops: float) -> str:
+    """Work with three digits: 0.881 GFLOP, 18.2 TFLOP."""
+    for scale, unit in ((1e15, "PFLOP"), (1e12, "TFLOP")):
+        if flops >= 0.9995 * scale:
+            return f"{flops / scale:.3g} {unit}"
+    return f"{flops / 1e9:.3g} GFLOP"
+
+
 def format_count(count: float) -> str:
     """A plain count with thousands separators."""
     return f"{count:,.0f}"

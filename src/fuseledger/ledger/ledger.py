@@ -9,7 +9,13 @@ from msgspec import Struct
 
 from fuseledger.devices import Device
 from fuseledger.graph.graph import Graph
-from fuseledger.ledger.account import Account, Provenance, format_bytes, format_kib
+from fuseledger.ledger.account import (
+    Account,
+    Provenance,
+    format_bytes,
+    format_flops,
+    format_kib,
+)
 from fuseledger.ledger.compiled import Figures, with_compiled
 from fuseledger.ledger.declared import declared_accounts
 from fuseledger.ledger.kernel import MERGES, Kernel
@@ -251,12 +257,10 @@ def _epilogue(price: Price, vetoes: dict[str, str]) -> Account:
         words = f"{price.parts} partials: {format_bytes(price.partial_bytes)}"
         parts.append(f"{words}, {MERGES[price.merge]}" if price.merge else words)
     if price.rescale_flops:
-        parts.append(
-            f"online: {price.rescale_flops / 1e9:.3g} GFLOP rescale what was summed so far"
-        )
+        parts.append(f"online: {format_flops(price.rescale_flops)} rescale what was summed so far")
     if price.extra_flops:
         share = price.extra_flops / max(1.0, price.work_once)
-        parts.append(f"{price.extra_flops / 1e9:.3g} GFLOP computed again ({share:,.1%})")
+        parts.append(f"{format_flops(price.extra_flops)} computed again ({share:,.1%})")
     return Account(
         value=price.partial_bytes,
         unit="bytes",

@@ -141,18 +141,18 @@ class Values:
         live: set[str] = set()
         found: dict[tuple[int, ...], None] = {}
         for i, op in nest.ops.items():
+            turned: set[str] = set()
+            """What is read at other places than it was made at: live beside what it was."""
             for read in op.reads:
                 if i in products and is_operand(nest, i, read):
                     continue
                 live.add(read.tensor)
                 if op.combine is None and read.tensor not in nest.external and _is_moved(read):
-                    turned = f"{read.tensor} turned"  # beside what it was
-                    place[turned] = place[read.tensor]
-                    live.add(turned)
+                    turned.add(read.tensor)
             live.update([write.tensor for write in op.writes])
             left = {name for name in live if last.get(name, -1) > i}
-            if len(left) < len(live):  # else the next op has all of it, and more
-                found[tuple(sorted([place[name] for name in live]))] = None
+            if turned or len(left) < len(live):  # else the next op has all of it, and more
+                found[tuple(sorted([place[name] for name in (*live, *turned)]))] = None
             live = left
         self.together = tuple(found)
 

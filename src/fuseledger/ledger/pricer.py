@@ -50,7 +50,6 @@ class Pricer:
         self.ways: tuple[Merge, ...] = ("launch", "last block")
         """Who may merge parts that their readers do not fold."""
         self._prices: dict[tuple[object, ...], Price] = {}
-        self._placed: dict[tuple[object, ...], Price] = {}
         self._too_large: dict[int, list[tuple[int, ...]]] = {}
         """Walks → tiles that do not fit."""
         self._drafts: dict[tuple[object, ...], tuple[Price, Regions]] = {}
@@ -186,10 +185,8 @@ class Pricer:
             draft, regions = found
             if rejects(draft):
                 return None
-            price = self._placed.get((key, pipeline))
-            if price is None:
-                price = self._placed[key, pipeline] = replace(draft, pipeline=pipeline)
-                self.footprint.place(price, regions)
+            price = replace(draft, pipeline=pipeline)
+            self.footprint.place(price, regions)
             if price.vetoes:
                 self._too_large.setdefault(walks, []).append((*tiles.values(),))
                 if rejects(price):

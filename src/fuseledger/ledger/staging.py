@@ -168,11 +168,11 @@ class Staging:
                 continue
             rows = sides[operand.product][operand.side]
             found = rows * operand.steps[step_bytes] * operand.bits // 8
+            largest = max(largest, found)
             if operand.kind == "source":
                 source += 0 if owning and operand.owned else found
                 continue
             lines += rows
-            largest = max(largest, found)
             if operand.kind == "piped":
                 piped += found
                 continue
@@ -205,10 +205,13 @@ def _tiles(
     behind = _behind(nest, operand.tensor)
     if any(nest.ops[i].is_contraction for i in behind):
         return
-    sources = [] if arch.startswith("gfx") else _sources(nest, product, operand, behind)
-    if not sources:
+    sources = _sources(nest, product, operand, behind)
+    is_chain = _only_of(nest, sources, behind)
+    is_amd = arch.startswith("gfx")
+    if not sources or (is_amd and not is_chain):
         yield operand.tensor, "single", False
-    elif bits_of(nest, operand.tensor) >= COPY_BITS or not _only_of(nest, sources, behind):
+        return
+    if not is_chain or (bits_of(nest, operand.tensor) >= COPY_BITS and not is_amd):
         # a statistic that is ready when the loop starts is no reason to turn the tile
         is_handed = side == 0 and position not in nest.rescaled
         kind: Kind = "handed" if is_handed else "made"
@@ -225,7 +228,7 @@ def _is_copied_ahead(nest: Nest, op: Op, access: Access) -> bool:
 
 def _sources(nest: Nest, product: Op, operand: Access, behind: set[int]) -> list[str]:
     """External tensors of all of an operand's axes that it is made of, and that are copied ahead:
-    what is a row or a column of it is small. AMD's compiler loads them through registers."""
+    what is a row or a column of it is small. (AMD's compiler does so for a chain alone.)"""
     found: dict[str, None] = {}
     for name, reads in nest.external.items():
         for i, access in reads:
@@ -236,8 +239,9 @@ def _sources(nest: Nest, product: Op, operand: Access, behind: set[int]) -> list
 
 
 def _only_of(nest: Nest, sources: list[str], behind: set[int]) -> bool:
-    """Whether an operand is made of one tensor's elements, each by itself: then a half is read from
-    shared memory in the layout in which the matrix unit takes it from registers."""
+    """Whether an operand is made of one tensor's elements, each by itself: then it is read from
+    shared memory in the layout in which the matrix unit takes it from registers (the lanes, which
+    compute fp32 on NVIDIA, take operands from shared memory)."""
     ops = [nest.ops[i] for i in behind]
     reads = {access.tensor for op in ops for access in op.reads}
     made = {write.tensor for op in ops for write in op.writes}

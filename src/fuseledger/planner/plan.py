@@ -115,7 +115,7 @@ def make_plan(
     count = f"{len(graph.ops):,} ops"
     candidates = enumerate_candidates(
         graph,
-        lambda group, apart: _cost(search, group, options, apart),
+        lambda group, limit: _cost(search, group, options, limit),
         options.limits,
         distinct=lambda: search.searched,
         deadline=deadline,
@@ -206,22 +206,22 @@ def new_search(graph: Graph, device: Device, options: PlanOptions) -> ScheduleSe
 
 
 def candidate_cost(
-    search: ScheduleSearch, group: tuple[int, ...], apart: float = inf
+    search: ScheduleSearch, group: tuple[int, ...], limit: float = inf
 ) -> float | None:
     """Cost of a candidate, or None where an account vetoes it. A single op is always allowed.
 
-    Where it is no less than `apart`, any figure between the two.
+    Where it is no less than `limit`, any figure between the two.
     """
     if len(group) == 1:
         return search.choose(group).cost
-    return search.cost_below(group, apart)
+    return search.cost_below(group, limit)
 
 
 def _cost(
-    search: ScheduleSearch, group: tuple[int, ...], options: PlanOptions, apart: float
+    search: ScheduleSearch, group: tuple[int, ...], options: PlanOptions, limit: float
 ) -> float | None:
     """Cost of a candidate under what the options allow and charge besides."""
-    cost = candidate_cost(search, group, apart)
+    cost = candidate_cost(search, group, limit)
     if cost is None:
         return None
     if options.library_only and len(group) > 1 and not _is_library_call(search, group):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import inf
+from operator import itemgetter
 from typing import Literal
 
 from msgspec import Struct, field
@@ -245,21 +246,24 @@ class ScheduleSearch(Struct):
         not_owned: Price | None = None
         best: tuple[Key, Price, bool] | None = None
         skipped = inf
+        """Least cost known of the ways that were not searched to the end: `limit` or more."""
         for way, walks, is_online in self._ways(nest, pricer):
             ideal = way.ideal(walks)
-            bound = self._key(ideal)
-            if best is not None and best[0] <= bound:
+            if best is not None and best[0] <= self._key(ideal):
                 continue
-            least = self._cost_of(ideal)
-            if least >= limit:
-                skipped = min(skipped, least)
-                continue
-            key, price = self._descend(way, limits, ideal, GIVE_UP * limit)
-            if best is None or key < best[0]:
-                best = key, price, is_online
+            cost = self._cost_of(ideal)
+            if cost < limit:
+                key, price = self._descend(way, limits, ideal, limit)
+                if not self._is_hopeless(price, limit):
+                    best = min(
+                        best or (key, price, is_online), (key, price, is_online), key=itemgetter(0)
+                    )
+                    continue
+                cost = self._cost_of(price)
+            skipped = min(skipped, cost)
         usable = best is not None and not self._vetoes(best[1])
         cost = self._cost_of(best[1]) if best is not None and usable else inf
-        if limit <= min(cost, skipped) and (skipped < inf or GIVE_UP * limit < cost < inf):
+        if skipped < inf and cost >= limit:
             return min(cost, skipped)
         assert best is not None
         _, price, is_online = best
@@ -366,20 +370,21 @@ class ScheduleSearch(Struct):
         return moved + TRADE * stream_gbs * 1e3 * time_us
 
     def _descend(
-        self, pricer: Pricer, limits: TileLimits, ideal: Price, hopeless: float
+        self, pricer: Pricer, limits: TileLimits, ideal: Price, limit: float
     ) -> tuple[Key, Price]:
         """The best tiles of one nest, or such as no others can beat by more than the search is
-        worth. Tiles that cost more than `hopeless` are not bettered."""
-        known: dict[int, Key] = {}
+        worth, or that are hopeless beside the limit."""
+        known: dict[int, tuple[Key, Price]] = {}
         by_bytes = self.objective == "bytes"
         enough_us = self.clock.time(ideal).total_us * (1 + (SPARE_TIME if by_bytes else RESOLUTION))
 
         def key(price: Price) -> Key:
-            """Known of every price that the pricer keeps: walks meet the same ones again."""
+            """Known of every price: walks meet the same ones again. A price is kept as long as its
+            key, or another might take its place in memory."""
             found = known.get(id(price))
             if found is None:
-                found = known[id(price)] = self._key(price)
-            return found
+                found = known[id(price)] = self._key(price), price
+            return found[0]
 
         def is_enough(price: Price) -> bool:
             if price.vetoes or (by_bytes and price.dram_bytes > ideal.dram_bytes):
@@ -389,8 +394,11 @@ class ScheduleSearch(Struct):
         return Descent(
             pricer=pricer, limits=limits, walks=ideal.walks, sms=self.device.sm_count or 1,
             key=key, clock=self.clock, is_enough=is_enough,
-            is_hopeless=lambda price: self._cost_of(price) > hopeless and not self._vetoes(price),
+            is_hopeless=lambda price: self._is_hopeless(price, limit),
         ).best()  # fmt: skip
+
+    def _is_hopeless(self, price: Price, limit: float) -> bool:
+        return self._cost_of(price) > GIVE_UP * limit and not self._vetoes(price)
 
 
 def _variant(nest: Nest, choice: Choice) -> Nest:

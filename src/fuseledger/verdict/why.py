@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from fuseledger.clock.time import GENERATED
-from fuseledger.ledger.account import format_bytes
+from fuseledger.ledger.account import format_bytes, format_flops
 from fuseledger.ledger.price import Price
 from fuseledger.planner.schedules import ScheduleSearch
 
@@ -30,7 +30,7 @@ def dearer(search: ScheduleSearch, together: Price, apart: Sequence[Price]) -> t
     bytes_us = (together.dram_bytes - sum(p.dram_bytes for p in apart)) / stream / 1e3
     l2_us = slower.get("l2", 0.0) - before.get("l2", 0.0)
     if extra > 0.01 * once and work_us >= max(bytes_us, l2_us):
-        return "epilogue", f"{extra / 1e9:.3g} GFLOP ({extra / once:,.0%}) are computed again"
+        return "epilogue", f"{format_flops(extra)} ({extra / once:,.0%}) are computed again"
     if bytes_us > 0 and bytes_us >= l2_us:
         walked = f", walked {together.walks} times" if together.walks > 1 else ""
         return "traffic", f"{format_bytes(bytes_us * stream * 1e3)} more are moved{walked}"
