@@ -49,6 +49,7 @@ from fuseledger.validate.corpus import Measured
 from fuseledger.validate.decisions import ALIASES
 from fuseledger.validate.folds import fold_of, rows_of, weights_of
 from fuseledger.validate.kernelbench import read_kernelbench
+from fuseledger.validate.records import Record
 from fuseledger.validate.split_records import FAMILIES, priced_options
 
 HOST_SHARE = 0.5
@@ -255,7 +256,8 @@ def _split(record: dict[str, Any], device: Device) -> Iterator[Row]:
     dtype = DTYPES[str(params.get("kv_dtype", params["dtype"]))]
     attends = record["family"] == "decode_attention"
     classes = {"fp16": "16-bit", "bf16": "16-bit", "fp8": "fp8", "fp32": "fp32"}
-    for option, measured in zip(priced_options(record, device), record["options"], strict=False):
+    priced = priced_options(msgspec.convert(record, Record), device)
+    for option, measured in zip(priced, record["options"], strict=False):
         yield Row(
             kind="attention" if attends else "product", dtype=classes[dtype], side="plan",
             graph=f"{record['family']} {json.dumps(params)}", device=device.name,

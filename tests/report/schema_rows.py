@@ -24,7 +24,7 @@ def rows(document: type[Any]) -> list[tuple[str, str]]:
 def _walk(kind: Any, path: str, found: list[tuple[str, str]]) -> None:
     if isinstance(kind, inspect.StructType):
         for field in kind.fields:
-            place = f"{path}.{field.name}" if path else field.name
+            place = f"{path}.{field.encode_name}" if path else field.encode_name
             found.append((place, words(field.type)))
             _walk(field.type, place, found)
     elif isinstance(kind, inspect.ListType):

@@ -15,6 +15,7 @@ from fuseledger.report.document import (
     TotalsPart,
     VerdictPart,
 )
+from fuseledger.report.validation import ValidationDocument
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "json.md"
 
@@ -28,6 +29,7 @@ SECTIONS: dict[str, tuple[type[Any], tuple[str, ...]]] = {
     "### Totals": (TotalsPart, ()),
     "### Verdict": (VerdictPart, ()),
     "## `fuseledger/kernel@1`": (KernelDocument, ("device", "options", "kernel", "verdicts[]")),
+    "## `fuseledger/validate@1`": (ValidationDocument, ("leave_one_device_out[]",)),
 }
 """Heading → the struct that its first table documents, and the parts that other tables do."""
 

@@ -7,16 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from fuseledger.clock.library_features import sequence_terms
 from fuseledger.clock.library_fit import PRIORS
 from fuseledger.devices import load
-from fuseledger.validate.corpus import Corpus, CorpusError
+from fuseledger.validate.corpus import Corpus
 from fuseledger.validate.decisions import decision_priors, read_decisions
 from fuseledger.validate.figures import choices, spearman
 from fuseledger.validate.folds import by_problem
-from fuseledger.validate.formula import evaluate
+from fuseledger.validate.records import Option, Record
 from fuseledger.validate.run import validate
 from fuseledger.validate.score import pairs
 from fuseledger.validate.split_records import priced_options
@@ -121,40 +120,26 @@ def test_what_is_left_out_is_counted(tmp_path: Path):
     }  # fmt: skip
 
 
-def test_a_record_without_a_field_is_named(tmp_path: Path):
-    """The line and the field are in the message."""
-    with pytest.raises(CorpusError, match=r"dev\.jsonl:1: not a decision record: KeyError"):
-        read(tmp_path, json.dumps({"device": "h100-sxm", "family": "chain3"}))
-
-
-def test_formulas():
-    """Arithmetic, comparisons and choices; anything else is refused."""
-    assert evaluate("2*s*T+(s<4)", {"s": 2.0, "T": 8.0}) == 33.0
-    with pytest.raises(ValueError, match="no arithmetic"):
-        evaluate("__import__('os')", {})
-
-
-def split(family: str, names: tuple[str, str], device: str, **params: Any) -> list[float]:
+def split(
+    family: str, names: tuple[str, str], device: str, impl: str = "", **params: Any
+) -> list[float]:
     """Prices of a split record's options."""
-    options = [{"name": name, "time_us": 1.0, "impl": params.pop("impl", "")} for name in names]
-    record_ = {"family": family, "params": params, "options": options, "timing": "cuda-graph"}
+    record_ = Record(
+        id="", family=family, device=device, params=params, gain=1.0, timing="cuda-graph",
+        options=tuple(Option(name=name, time_us=1.0, impl=impl) for name in names),
+    )  # fmt: skip
     return [each.time_us for each in priced_options(record_, load(device))]
 
 
 def test_parts_summed_in_a_cluster_must_be_resident_at_once():
     """DeepGEMM on an H20: 64 tiles of 64×16 leave room for no second part among 78 SMs; 16 tiles
     for four."""
-    names = ("split=1", "split=auto")
+    names, impl = ("split=1", "split=auto"), "split-K over DSMEM"
     shape = {"k": 8192, "dtype": "bfloat16", "m": 128}
-    record_ = {
-        "family": "gemm_split_k", "timing": "unknown",
-        "options": [{"name": n, "time_us": 1.0, "impl": "split-K over DSMEM"} for n in names],
-    }  # fmt: skip
-    h20 = load("h20")
-    whole, auto = priced_options({**record_, "params": {**shape, "n": 512}}, h20)
-    assert whole.time_us == auto.time_us
-    whole, auto = priced_options({**record_, "params": {**shape, "n": 128}}, h20)
-    assert whole.time_us > 1.5 * auto.time_us
+    whole, auto = split("gemm_split_k", names, "h20", impl, n=512, **shape)
+    assert whole == auto
+    whole, auto = split("gemm_split_k", names, "h20", impl, n=128, **shape)
+    assert whole > 1.5 * auto
 
 
 def test_a_named_factor_is_priced():

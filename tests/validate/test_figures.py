@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fuseledger.validate.decisions import evaluate
 from fuseledger.validate.figures import choices, kendall, spearman
 
 
@@ -37,10 +36,9 @@ def test_gains_within_five_per_cent_are_ties() -> None:
     assert choices(np.array([1.04, 0.96, 1.06, 0.9])).tolist() == [0, 0, 1, -1]
 
 
-def test_formulas_are_arithmetic_and_nothing_else() -> None:
-    """Comparisons count 0 or 1; an unknown letter is named; a call is refused."""
-    assert evaluate("6+2*(s<4)+clone", {"s": 2, "clone": 1}) == 9
-    with pytest.raises(NameError, match="q"):
-        evaluate("q+1", {})
-    with pytest.raises(ValueError, match="no arithmetic"):
-        evaluate("open(1)", {})
+def test_kendall_leaves_ties_out_of_its_scale() -> None:
+    """τ-b: one pair is tied in the first, one in the second, and the other four agree: 4/√(5·5);
+    where all are tied it says nothing."""
+    first, second = np.array([1, 2, 2, 3]), np.array([1, 2, 3, 3])
+    assert kendall(first, second) == pytest.approx(4 / 5)
+    assert kendall(first, np.ones(4)) is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,10 @@ from fuseledger.cli.main import run
 from fuseledger.devices import load
 from fuseledger.frontends.expression import parse
 from fuseledger.planner.plan import make_plan
-from fuseledger.validate.corpus import CorpusError
-from fuseledger.validate.folds import fold_of
+from fuseledger.validate.corpus import CorpusError, Measured
 from fuseledger.validate.kernelbench import read_kernelbench
 from fuseledger.validate.run import read_corpus, validate
+from fuseledger.validate.score import pairs
 
 ROW_KEYS = {
     "corpus", "device", "class", "mode", "n", "mdape", "p90ape", "spearman", "kendall",
@@ -104,14 +105,6 @@ def test_every_device_is_left_out_once(report: dict[str, Any]) -> None:
     assert devices == {"h100-sxm", "h100-pcie", "all"}
 
 
-def test_rows_of_a_problem_share_a_fold(part: Path) -> None:
-    """On every device and in every mode: none is fitted while another is checked."""
-    folds: dict[str, set[int]] = {}
-    for row in read_kernelbench(part).rows:
-        folds.setdefault(row.problem, set()).add(fold_of(row.problem))
-    assert all(len(found) == 1 for found in folds.values())
-
-
 def test_repeated_runs_are_one_row(part: Path) -> None:
     """A problem has one row per host, software and mode."""
     rows = read_kernelbench(part).rows
@@ -134,28 +127,70 @@ def test_a_plain_csv_is_priced_by_the_plan(tmp_path: Path) -> None:
 
 def test_a_plain_csv_shows_whether_the_error_bars_of_plans_hold(tmp_path: Path) -> None:
     """One time equals the prediction and lies within both bars; one is a hundred times longer."""
-    source = "relu(x[4096,4096])"
-    graph = parse(source)
-    exact = make_plan(graph, load("h100-sxm")).totals.time_us
+    lines: list[str] = []
+    for rows, factor in ((4096, 1), (8192, 100)):
+        source = f"relu(x[{rows},4096])"
+        exact = make_plan(parse(source), load("h100-sxm")).totals.time_us
+        lines.append(f'"{source}",h100-sxm,{factor * exact}')
     table = tmp_path / "mine.csv"
-    lines = [f'"{source}",h100-sxm,{factor * exact}' for factor in (1, 100)]
     table.write_text("\n".join(["source,device,time_us", *lines, ""]))
     assert validate(table).calibration == [("all", 2, 0.5, 0.5), ("pointwise", 2, 0.5, 0.5)]
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("a,b\n1,2\n", "has no column source"),
-        ("source,device,time_us\nrelu,h100-sxm,fast\n", "time_us 'fast' is no time"),
-    ],
-)
-def test_a_wrong_csv_is_one_clear_line(tmp_path: Path, content: str, message: str) -> None:
-    """The message names the file, the line and the field."""
-    table = tmp_path / "wrong.csv"
-    table.write_text(content)
-    with pytest.raises(CorpusError, match=message):
-        read_corpus(table)
+GAINS = """source,device,time_us,mode,dtype
+"relu(relu(x[4096,4096]))",h100-sxm,30,fused,fp16
+"relu(relu(x[4096,4096]))",h100-sxm,60,eager,fp16
+"relu(relu(x[4096,4096]))",h100-sxm,60,fused,fp32
+"relu(relu(x[4096,4096]))",h100-sxm,180,eager,fp32
+"""
+
+
+def gains(rows: Sequence[Measured]) -> list[float]:
+    """Measured gains of all pairs, smallest first."""
+    return sorted(rows[plain].time_us / rows[fused].time_us for fused, plain in pairs(rows).items())
+
+
+def test_a_gain_of_a_csv_is_of_one_dtype(tmp_path: Path) -> None:
+    """60 µs over 30 in fp16, 180 over 60 in fp32."""
+    table = tmp_path / "mine.csv"
+    table.write_text(GAINS)
+    assert gains(read_corpus(table).rows) == pytest.approx([2.0, 3.0])
+
+
+def test_a_gain_is_of_one_gpu(corpus: Path, tmp_path: Path) -> None:
+    """A host that timed two GPUs has a gain of each: 4 over 2 ms, 9 over 3 ms."""
+    graph = corpus / "kernelbench" / "v0.1" / "level1" / "019_ReLU.json"
+    place = tmp_path / "v0.1" / "level1"
+    place.mkdir(parents=True)
+    shutil.copy(graph, place)
+    lines = [
+        f"v0.1,1,19,19_ReLU,{gpu},cloud,2.5.0,{mode},{mean_ms}"
+        for gpu, times in (("NVIDIA L4", (4, 2)), ("NVIDIA L40S", (9, 3)))
+        for mode, mean_ms in zip(("eager", "compile-default"), times, strict=True)
+    ]
+    head = "sizes,level,problem_id,name,gpu,host,torch,mode,mean_ms"
+    (tmp_path / "times.csv").write_text("\n".join([head, *lines, ""]))
+    rows = read_kernelbench(tmp_path).rows
+    assert gains(rows) == pytest.approx([2.0, 3.0])
+
+
+def test_repeated_times_of_a_csv_become_their_geometric_mean(tmp_path: Path) -> None:
+    """20 and 45 µs of one source on one device are one row of 30 µs; a byte order mark is no part
+    of a column's name."""
+    table = tmp_path / "mine.csv"
+    lines = [f'"relu(x[4096,4096])",h100-sxm,{time}\n' for time in (20, 45)]
+    table.write_text("\ufeffsource,device,time_us\n" + "".join(lines), encoding="utf-8")
+    (row,) = read_corpus(table).rows
+    assert row.time_us == pytest.approx(30)
+
+
+def test_a_csv_has_no_naive_roofline(tmp_path: Path) -> None:
+    """What eager would launch is not known, and the clock's own figure is no roofline."""
+    table = tmp_path / "mine.csv"
+    table.write_text(GAINS)
+    for row in validate(table).rows:
+        assert (row.naive_mdape, row.naive_accuracy) == (None, None)
+        assert (row.choice_accuracy is None) == (row.mode == "eager")
 
 
 def test_a_folder_without_times_is_refused(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Literal
 import click
 
 from fuseledger.cli.options import deliver, format_option, output_option, quiet_option
+from fuseledger.errors import InputError
 
 
 @click.command("validate")
@@ -48,9 +49,11 @@ def command(
         progress.step(f"pricing the rows of {corpus.name}")
         with redirect_stdout(sys.stderr):  # what a checkout's files print is no part of the report
             result = validate(corpus, plans=plans)
-    if write_fit is not None and result.fit is not None:
+    if write_fit is not None:
         import msgspec
 
+        if result.fit is None:
+            raise InputError(f"--write-fit: nothing is fitted on {corpus}: {result.protocol}")
         packed = msgspec.json.format(msgspec.json.encode(result.fit), indent=1).decode()
         deliver(packed + "\n", str(write_fit))
     if plots is not None:

@@ -107,7 +107,7 @@ def library_time(
     from fuseledger.clock.library_fit import PRIORS, Row, design_of, predict, prior_of
 
     fit = fit or load_fit()
-    design = design_of([Row("", setting, kernels)])
+    design = design_of([Row(setting, kernels)])
     theta = np.array(
         [fit.coefficients.get(name, prior_of(name, PRIORS).mean) for name in design.names]
     )

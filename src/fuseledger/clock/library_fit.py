@@ -35,12 +35,10 @@ np: Any = numpy
 
 
 class Row(Struct, frozen=True):
-    """One sequence of kernels in one setting; its measured time where there is one."""
+    """One sequence of kernels in one setting."""
 
-    problem: str
     setting: Setting
     kernels: Sequence[LibraryKernel]
-    measured_us: float | None = None
 
 
 class Prior(Struct, frozen=True):
@@ -84,8 +82,6 @@ class Design(Struct):
     host_features: Entries
     host_row: Array
     hidden: Array
-    kinds: list[str]
-    """Of each kernel."""
 
     @property
     def rows(self) -> int:
@@ -106,7 +102,6 @@ def design_of(rows: Sequence[Row], names: Sequence[str] | None = None) -> Design
     row_of: list[int] = []
     host_base: list[float] = []
     host_row: list[int] = []
-    kinds: list[str] = []
 
     def put(place: int, features: Mapping[str, float], into: list[tuple[int, int, float]]) -> None:
         for name, value in features.items():
@@ -117,20 +112,19 @@ def design_of(rows: Sequence[Row], names: Sequence[str] | None = None) -> Design
                 listed.append(name)
             into.append((place, index[name], value))
 
-    made: dict[tuple[int, str, str, bool, str], list[list[Term]]] = {}
+    made: dict[tuple[int, str, str, bool, str, float], list[list[Term]]] = {}
     for r, row in enumerate(rows):
         s = row.setting
-        key = (id(row.kernels), s.device.name, s.software, s.warm_l2, s.mode)
+        key = (id(row.kernels), s.device.name, s.software, s.warm_l2, s.mode, s.host_floor_us)
         if key not in made:
             made[key] = sequence_terms(row.kernels, s)
-        for kernel, terms in zip(row.kernels, made[key], strict=True):
+        for terms in made[key]:
             for term in terms:
                 put(len(base), term.features, entries)
                 base.append(max(term.base_us, 1e-6))
                 overlaps.append(term.role in ("stream", "compute"))
                 kernel_of.append(len(row_of))
             row_of.append(r)
-            kinds.append(kernel.kind)
         for units, features in host_parts(row.kernels, s):
             put(len(host_base), features, hosts)
             base_us = HOST_LAUNCH_US * units if units else HOST_FIXED_US
@@ -142,7 +136,7 @@ def design_of(rows: Sequence[Row], names: Sequence[str] | None = None) -> Design
         row_of_kernel=np.array(row_of, dtype=int), host_base=np.array(host_base),
         host_features=_entries(hosts, len(host_base)),
         host_row=np.array(host_row, dtype=int),
-        hidden=np.array([row.setting.hidden_host_us for row in rows]), kinds=kinds,
+        hidden=np.array([row.setting.hidden_host_us for row in rows]),
     )  # fmt: skip
 
 
@@ -183,7 +177,7 @@ def predict(design: Design, theta: Array, *, gradient: bool = False) -> Predicte
         k = design.kernel_of_term[both]
         weight[both] = t[both] ** SHARPNESS * np.where(powered[k] > 0, powered[k], 1.0) ** (1 / SHARPNESS - 1)  # noqa: E501  # fmt: skip
         of_row = design.row_of_kernel[design.kernel_of_term]
-        share = (gpu / total) ** SHARPNESS / gpu
+        share = (gpu / total) ** SHARPNESS / np.where(gpu > 0, gpu, 1.0)
         shape = (design.rows, len(theta))
         made = design.features.summed(weight * share[of_row], of_row, shape)
         host_share = np.where(host > 1.0, (host / total) ** SHARPNESS / host, 0.0)

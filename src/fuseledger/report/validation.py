@@ -3,18 +3,68 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
+from msgspec import Struct
 
 from fuseledger.report.layout import Column, Page, Row
 from fuseledger.report.markdown import escape, table
+from fuseledger.validate.score import Score
 
 if TYPE_CHECKING:
     from fuseledger.validate.run import Validation, Worst
-    from fuseledger.validate.score import Score
 
-SCHEMA = "fuseledger/validate@1"
+
+class CalibrationPart(Struct, frozen=True, kw_only=True, rename={"class_": "class"}):
+    """Of a class, how many times lie within their error bars."""
+
+    class_: str
+    n: int
+    within_median_bar: float
+    within_90_bar: float
+
+
+class AccountPart(Struct, frozen=True, kw_only=True):
+    """What a time was thought to be made of."""
+
+    kernel: str
+    time_us: float
+
+
+class WorstPart(Struct, frozen=True, kw_only=True):
+    """One of the rows furthest off."""
+
+    name: str
+    corpus: str
+    device: str
+    mode: str
+    measured_us: float
+    predicted_us: float
+    accounts: list[AccountPart]
+
+
+class SkippedPart(Struct, frozen=True, kw_only=True):
+    """Rows that could not be priced."""
+
+    reason: str
+    n: int
+
+
+class ValidationDocument(Struct, frozen=True, kw_only=True):
+    """The JSON document; `docs/json.md` says what its fields mean."""
+
+    schema: Literal["fuseledger/validate@1"] = "fuseledger/validate@1"
+    corpus: str
+    protocol: str
+    rows: list[Score]
+    leave_one_device_out: list[Score]
+    calibration: list[CalibrationPart]
+    worst: list[WorstPart]
+    skipped: list[SkippedPart]
+    notes: list[str]
+
+
 EMPTY = "–"
 TITLES = (
     "corpus", "device", "class", "mode", "n", "MdAPE", "P90", "naive", "ρ", "τ", "ratio", "choice",
@@ -22,34 +72,31 @@ TITLES = (
 )  # fmt: skip
 
 
-def validation_document(result: Validation) -> dict[str, Any]:
-    """The JSON document; `docs/accuracy.md` says what its fields mean."""
-    return {
-        "schema": SCHEMA,
-        "corpus": result.corpus,
-        "protocol": result.protocol,
-        "rows": [_row(score) for score in result.rows],
-        "leave_one_device_out": [_row(score) for score in result.device_out],
-        "calibration": [
-            {"class": c, "n": n, "within_median_bar": half, "within_90_bar": most}
+def validation_document(result: Validation) -> ValidationDocument:
+    """The figures of a validation."""
+    return ValidationDocument(
+        corpus=result.corpus, protocol=result.protocol, rows=result.rows,
+        leave_one_device_out=result.device_out,
+        calibration=[
+            CalibrationPart(class_=c, n=n, within_median_bar=half, within_90_bar=most)
             for c, n, half, most in result.calibration
         ],
-        "worst": [
-            {
-                "name": w.name, "corpus": w.corpus, "device": w.device, "mode": w.mode,
-                "measured_us": w.measured_us, "predicted_us": w.predicted_us,
-                "accounts": [{"kernel": name, "time_us": us} for name, us in w.accounts],
-            }
+        worst=[
+            WorstPart(
+                name=w.name, corpus=w.corpus, device=w.device, mode=w.mode,
+                measured_us=w.measured_us, predicted_us=w.predicted_us,
+                accounts=[AccountPart(kernel=name, time_us=us) for name, us in w.accounts],
+            )
             for w in result.worst
         ],
-        "skipped": [{"reason": reason, "n": n} for reason, n in result.skipped.items()],
-        "notes": list(result.notes),
-    }  # fmt: skip
+        skipped=[SkippedPart(reason=reason, n=n) for reason, n in result.skipped.items()],
+        notes=list(result.notes),
+    )  # fmt: skip
 
 
 def validation_json(result: Validation) -> str:
     """The document as text."""
-    packed = msgspec.json.encode(_rounded(validation_document(result)))
+    packed = msgspec.json.encode(_rounded(msgspec.to_builtins(validation_document(result))))
     return msgspec.json.format(packed, indent=2).decode() + "\n"
 
 
@@ -145,21 +192,8 @@ def _cells(s: Score) -> list[str]:
     ]  # fmt: skip
 
 
-def _row(s: Score) -> dict[str, Any]:
-    made = {name: getattr(s, name) for name in ROW_FIELDS}
-    return {("class" if name == "class_" else name): value for name, value in made.items()}
-
-
-ROW_FIELDS = (
-    "corpus", "device", "class_", "mode", "n", "mdape", "p90ape", "spearman", "kendall",
-    "ratio_abs_log_median", "choice_accuracy", "majority_accuracy", "naive_accuracy",
-    "naive_mdape", "pays_accuracy",
-)  # fmt: skip
-"""Fields of a row of the JSON document, in the schema's order; the last two are further ones."""
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.1f}%"
+def _percent(value: float | None) -> str:
+    return EMPTY if value is None else f"{100 * value:.1f}%"
 
 
 def _two(value: float | None, digits: int = 2) -> str:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import csv
+import io
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from msgspec import Struct, field
 
@@ -50,3 +54,49 @@ class Corpus(Struct):
     def skip(self, reason: str, rows: int = 1) -> None:
         """Count rows that cannot be priced."""
         self.skipped[reason] = self.skipped.get(reason, 0) + rows
+
+
+def text_of(path: Path) -> str:
+    """The text of a file of a corpus. Raises CorpusError naming it."""
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise CorpusError(f"{path}: cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError:
+        raise CorpusError(f"{path}: not UTF-8 text") from None
+
+
+def csv_rows(path: Path, fields: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
+    """(file and line, row) of a CSV whose rows have all of `fields`; others may be None.
+
+    Raises CorpusError naming the file, the line and the field.
+    """
+    reader = csv.DictReader(io.StringIO(text_of(path), newline=""))
+    try:
+        missing = [field for field in fields if field not in (reader.fieldnames or ())]
+        if missing:
+            raise CorpusError(f"{path}: has no column {missing[0]}: it needs {', '.join(fields)}")
+        for row in reader:
+            place = f"{path}:{reader.line_num}"
+            empty = [field for field in fields if row[field] is None]
+            if empty:
+                raise CorpusError(f"{place}: the row ends before its {empty[0]}")
+            yield place, row
+    except csv.Error as error:
+        raise CorpusError(f"{path}:{reader.line_num + 1}: not CSV ({error})") from None
+
+
+def time_above_0(place: str, field: str, text: str) -> float:
+    """A measured time. Raises CorpusError naming its place and field."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise CorpusError(f"{place}: {field} {text!r} is no time above 0")
+    return value
+
+
+def geometric_mean(times: Sequence[float]) -> float:
+    """The mean of repeated runs: errors are ratios."""
+    return math.exp(sum(map(math.log, times)) / len(times))

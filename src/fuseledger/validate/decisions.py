@@ -1,16 +1,14 @@
 """The decision corpus: measured fuse-or-split options, and what each option launches and moves.
 
-`families.md` beside the records gives each family's kernels, bytes and FLOPs as formulas over the
-record's parameters; a family without them is counted and named.
+A family without formulas, and a record that they do not price, is counted and named.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -19,9 +17,11 @@ from fuseledger.clock.library_features import Setting
 from fuseledger.clock.library_fit import Prior
 from fuseledger.clock.library_kernel import LibraryKernel, Pipe, Stream
 from fuseledger.devices import Device, load, names
+from fuseledger.errors import InputError
 from fuseledger.validate.corpus import Corpus, CorpusError, Measured
 from fuseledger.validate.figures import WITHIN
 from fuseledger.validate.formula import evaluate
+from fuseledger.validate.records import Family, Record, read_families, read_records
 from fuseledger.validate.split_records import FAMILIES as SPLIT_FAMILIES
 from fuseledger.validate.split_records import priced_options
 
@@ -41,30 +41,22 @@ LETTERS = {
 }  # fmt: skip
 """Letters of the formulas → parameters of the record, as the families file defines them."""
 
-_FORMULA = re.compile(
-    r"^- (?P<side>Unfused|Fused):.*?Kernels `(?P<kernels>[^`]+)`; bytes `(?P<bytes>[^`]+)`", re.M
-)
-_FLOPS = re.compile(r"^- FLOP \(both\): `(?P<flops>[^`]+)`", re.M)
-_FAMILY = re.compile(r"^## (?P<name>\w+) ", re.M)
 
-
-class Family(Struct, frozen=True):
-    """A family's formulas by side: (kernels, bytes); FLOPs where it has GEMMs."""
-
-    sides: Mapping[str, tuple[str, str]]
-    flops: str | None
+class _Unpriced(Exception):
+    """Why a record has no price: it is counted, and the others go on."""
 
 
 def read_decisions(path: Path) -> Corpus:
     """Two rows, unfused and fused, of every record. Raises CorpusError naming file and line."""
-    families = _families(path.parent / "families.md")
-    known = set(names())
+    families = read_families(path.parent / "families.md")
     corpus = Corpus()
-    for line, record in _records(path):
+    for line, record in read_records(path):
         try:
-            _add(corpus, record, families, known)
-        except (KeyError, TypeError, ValueError) as error:
-            raise CorpusError(f"{path}:{line}: not a decision record: {error!r}") from None
+            corpus.rows += _rows(record, families, run=f"{record.id} {line}")
+        except _Unpriced as reason:
+            corpus.skip(str(reason))
+        except (InputError, ValueError) as error:
+            raise CorpusError(f"{path}:{line}: {record.family}: {error}") from None
     corpus.notes.append(
         "each option is priced from the kernels, bytes and FLOPs that families.md states; splits "
         "by the schedules of `plan`, fitted on nothing"
@@ -72,64 +64,53 @@ def read_decisions(path: Path) -> Corpus:
     return corpus
 
 
-def _add(
-    corpus: Corpus, record: Mapping[str, Any], families: Mapping[str, Family], known: set[str]
-) -> None:
-    device, family = str(record["device"]), str(record["family"])
-    device = ALIASES.get(device, device)
-    if record.get("contrast") == "implementation":
-        corpus.skip("compares two implementations, no fusion")
-        return
-    if device not in known:
-        corpus.skip(f"device {device} is not in the catalog")
-        return
+def _rows(record: Record, families: Mapping[str, Family], run: str) -> list[Measured]:
+    """Both sides of a record. Raises _Unpriced, ValueError where a parameter makes no sense."""
+    name, family = ALIASES.get(record.device, record.device), record.family
+    if record.contrast == "implementation":
+        raise _Unpriced("compares two implementations, no fusion")
+    if name not in names():
+        raise _Unpriced(f"device {name} is not in the catalog")
+    device = load(name)
     if family in SPLIT_FAMILIES:
-        corpus.rows += _split_rows(record, load(device), family)
-        return
-    if family not in families or len(families[family].sides) < 2:
-        corpus.skip(f"family {family} has no formulas")
-        return
-    params = record["params"]
-    letters = _letters(params)
-    timing = str(record.get("timing", ""))
-    products = _products(families[family], letters)
-    gain = float(record["gain"])
-    for option, side in zip(record["options"][:2], ("unfused", "fused"), strict=True):
-        try:
-            kernels = _kernels(families[family], side, letters, family, products)
-        except NameError as error:
-            corpus.skip(f"family {family}: formula needs {error}")
-            return
-        setting = Setting(
-            device=load(device), host=str(record.get("source_key", "")),
-            software=f"{family}-{side}", warm_l2="cold" not in timing,
-            mode="eager" if side == "unfused" else "fused",
-        )  # fmt: skip
-        corpus.rows.append(
-            Measured(
-                corpus="decisions", problem=f"{family} {json.dumps(params, sort_keys=True)}",
-                name=str(record["id"]), setting=setting, run=str(record["id"]), class_=family,
-                kernels=kernels, time_us=float(option["time_us"]), fused=side == "fused",
-                tables=(outcome_of(gain, family),),
-            )
-        )  # fmt: skip
-
-
-def _split_rows(record: Mapping[str, Any], device: Device, family: str) -> list[Measured]:
-    """Both options of a split, priced by the clock of `plan`, which is fitted on none of them."""
-    problem = f"{family} {json.dumps(record['params'], sort_keys=True)}"
-    priced = priced_options(record, device)
+        priced = priced_options(record, device)
+        sides = [
+            ((option.kernel,), Setting(device=device, mode=mode), option.time_us)
+            for mode, option in zip(("eager", "fused"), priced, strict=True)
+        ]
+    elif family not in families or len(families[family].sides) < 2:
+        raise _Unpriced(f"family {family} has no formulas")
+    else:
+        kernels = _kernels_by_side(families[family], record)
+        sides = [(made, _setting(record, device, side), None) for side, made in kernels.items()]
     return [
         Measured(
-            corpus="decisions", problem=problem, name=str(record["id"]), run=str(record["id"]),
-            setting=Setting(device=device, mode=mode), class_=family, kernels=(option.kernel,),
-            time_us=float(measured["time_us"]), fused=mode == "fused", priced_us=option.time_us,
-            tables=(outcome_of(float(record["gain"]), family),),
+            corpus="decisions", problem=f"{family} {json.dumps(record.params, sort_keys=True)}",
+            name=record.id, run=run, class_=family, setting=setting, kernels=kernels,
+            time_us=option.time_us, priced_us=priced_us, fused=setting.mode == "fused",
+            tables=(outcome_of(record.gain, family),),
         )
-        for mode, option, measured in zip(
-            ("eager", "fused"), priced, record["options"], strict=False
-        )
+        for (kernels, setting, priced_us), option in zip(sides, record.options[:2], strict=True)
     ]  # fmt: skip
+
+
+def _kernels_by_side(family: Family, record: Record) -> dict[str, list[LibraryKernel]]:
+    letters = _letters(record)
+    try:
+        products = _products(family, letters)
+        return {
+            side: _kernels(family, side, letters, record.family, products)
+            for side in ("unfused", "fused")
+        }
+    except NameError as letter:
+        raise _Unpriced(f"family {record.family}: formula needs {letter}") from None
+
+
+def _setting(record: Record, device: Device, side: str) -> Setting:
+    return Setting(
+        device=device, host=record.source_key or "", software=f"{record.family}-{side}",
+        warm_l2="cold" not in (record.timing or ""), mode="eager" if side == "unfused" else "fused",
+    )  # fmt: skip
 
 
 def decision_priors(measured: Sequence[Measured], priors: Mapping[str, Prior]) -> dict[str, Prior]:
@@ -185,6 +166,8 @@ def _products(family: Family, letters: Mapping[str, float]) -> Products | None:
     for sizes in (("m", "n", "k"), ("tokens", "inter", "hidden")):
         if all(name in letters for name in sizes):
             m, n, k = (letters[name] for name in sizes)
+            if min(m, n, k) < 1:
+                raise ValueError(f"params {', '.join(sizes)} are {m:g}, {n:g}, {k:g}")
             count = max(1, round(flops / (2 * m * n * k)))
             return Products(count, m, n, k, pipe, size * m * k, size * n * k, wide * m * n)
     return Products(1, 4096.0, 4096.0, 4096.0, pipe)
@@ -202,6 +185,8 @@ def _kernels(
     count_text, bytes_text = family.sides[side]
     launches = max(1, round(evaluate(count_text, letters)))
     moved = evaluate(bytes_text, letters)
+    if moved <= 0:
+        raise ValueError(f"with these params {bytes_text} is {moved:g} bytes")
     if products is None or family.flops is None:
         made = _passes(side, launches, moved, name, "input")
         return _waiting(made) if side == "fused" and letters["asks"] else made
@@ -286,18 +271,19 @@ def _gemms(products: Products, flops: float, name: str, behind: str) -> list[Lib
     return made
 
 
-def _letters(params: Mapping[str, Any]) -> dict[str, float]:
+def _letters(record: Record) -> dict[str, float]:
+    params = record.params
     found: dict[str, float] = {}
     for letter, given in LETTERS.items():
         for name in (given,) if isinstance(given, str) else given:
             if isinstance(params.get(name), int | float):
                 found[letter] = float(params[name])
     found.update({k: float(v) for k, v in params.items() if isinstance(v, int | float)})
-    size = ITEM_BYTES.get(str(params.get("dtype")), 4)
+    size = _item_bytes(record, params.get("dtype"))
     found["s"] = size
-    found["w"] = ITEM_BYTES.get(str(params.get("weight_dtype")), size)
+    found["w"] = _item_bytes(record, params.get("weight_dtype"), size)
     wide = params.get("unfused_out_dtype") or params.get("out_dtype")
-    found["o"] = ITEM_BYTES.get(str(wide), size)
+    found["o"] = _item_bytes(record, wide, size)
     found["asks"] = float(GRADIENT_FLAG in params)
     for flag in ("clone", "acc", "beta", "g1", "residual"):
         found.setdefault(flag, 0.0)
@@ -309,35 +295,10 @@ def _letters(params: Mapping[str, Any]) -> dict[str, float]:
     return found
 
 
-def _families(path: Path) -> dict[str, Family]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise CorpusError(f"{path}: cannot be read ({error.strerror})") from None
-    found: dict[str, Family] = {}
-    heads = list(_FAMILY.finditer(text))
-    for head, following in zip(heads, [*heads[1:], None], strict=True):
-        section = text[head.end() : following.start() if following else len(text)]
-        sides = {m["side"].lower(): (m["kernels"], m["bytes"]) for m in _FORMULA.finditer(section)}
-        flops = _FLOPS.search(section)
-        found[head["name"]] = Family(sides, flops["flops"] if flops else None)
-    return found
-
-
-def _records(path: Path) -> list[tuple[int, dict[str, Any]]]:
-    found: list[tuple[int, dict[str, Any]]] = []
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise CorpusError(f"{path}: cannot be read ({error.strerror})") from None
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            record: Any = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise CorpusError(f"{path}:{number}: not JSON ({error.msg})") from None
-        if not isinstance(record, dict):
-            raise CorpusError(f"{path}:{number}: not a JSON object")
-        found.append((number, cast("dict[str, Any]", record)))
-    return found
+def _item_bytes(record: Record, dtype: Any, default: float | None = None) -> float:
+    """Bytes of an element; `default` where no dtype is given. Raises _Unpriced."""
+    if dtype is None and default is not None:
+        return default
+    if str(dtype) not in ITEM_BYTES:
+        raise _Unpriced(f"family {record.family}: dtype {dtype} has no known size")
+    return ITEM_BYTES[str(dtype)]

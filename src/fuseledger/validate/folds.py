@@ -30,7 +30,7 @@ FOLDS = 10
 
 def rows_of(measured: Sequence[Measured]) -> list[Row]:
     """What the clock fits."""
-    return [Row(m.problem, m.setting, m.kernels, m.time_us) for m in measured]
+    return [Row(m.setting, m.kernels) for m in measured]
 
 
 def fold_of(problem: str, folds: int = FOLDS) -> int:

@@ -15,8 +15,19 @@ _OPERATORS: dict[type[ast.AST], Callable[[float, float], float]] = {
 
 
 def evaluate(formula: str, letters: Mapping[str, float]) -> float:
-    """Value of an arithmetic formula. Raises NameError naming an unknown letter, ValueError."""
-    return float(_value(ast.parse(formula, mode="eval").body, letters))
+    """Value of an arithmetic formula, finite.
+
+    Raises NameError naming an unknown letter, ValueError naming a formula that has no such value.
+    """
+    try:
+        value = float(_value(ast.parse(formula, mode="eval").body, letters))
+    except SyntaxError:
+        raise ValueError(f"{formula} is no arithmetic") from None
+    except (ArithmeticError, TypeError) as error:  # of complex numbers: the root of a negative one
+        raise ValueError(f"{formula}: {error}") from None
+    if not math.isfinite(value):
+        raise ValueError(f"{formula} is {value}")
+    return value
 
 
 def _value(node: ast.expr, letters: Mapping[str, float]) -> float:
@@ -28,15 +39,13 @@ def _value(node: ast.expr, letters: Mapping[str, float]) -> float:
         return letters[node.id]
     if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
         return _OPERATORS[type(node.op)](_value(node.left, letters), _value(node.right, letters))
-    if isinstance(node, ast.Compare) and type(node.ops[0]) in _OPERATORS:
-        return float(
-            _OPERATORS[type(node.ops[0])](
-                _value(node.left, letters), _value(node.comparators[0], letters)
-            )
-        )
+    if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _OPERATORS:
+        (right,) = node.comparators
+        holds = _OPERATORS[type(node.ops[0])](_value(node.left, letters), _value(right, letters))
+        return float(holds)
     if isinstance(node, ast.IfExp):
         chosen = node.body if _value(node.test, letters) else node.orelse
         return _value(chosen, letters)
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "ceil":
+    if isinstance(node, ast.Call) and ast.unparse(node.func) == "ceil" and len(node.args) == 1:
         return math.ceil(_value(node.args[0], letters))
     raise ValueError(f"{ast.unparse(node)} is no arithmetic")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import math
+import glob
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from fuseledger.clock.library_features import Setting
 from fuseledger.devices import Device
 from fuseledger.errors import SourceError
 from fuseledger.frontends.aten_graph import AtenGraph
-from fuseledger.validate.corpus import Corpus, CorpusError, Measured
+from fuseledger.validate.corpus import Corpus, Measured, csv_rows, geometric_mean, time_above_0
 from fuseledger.validate.plans import EAGER_MODES, MODES, ByMode, Plans, PlanSource
 
 GPUS: dict[str, str] = {
@@ -65,13 +64,13 @@ def read_kernelbench(folder: Path, plans: PlanSource = "standin") -> Corpus:
     corpus = Corpus()
     times: dict[Run, list[float]] = {}
     names: dict[Run, str] = {}
-    for line, row in enumerate(_lines(folder / "times.csv"), start=2):
+    for place, row in csv_rows(folder / "times.csv", FIELDS):
         torch = row["torch"].removesuffix("?") or "2.5.0"
         run = Run(
             row["sizes"], row["level"], row["problem_id"], row["gpu"], row["host"], row["mode"],
             ".".join(torch.split(".")[:2]),
         )  # fmt: skip
-        times.setdefault(run, []).append(_milliseconds(folder, line, row["mean_ms"]))
+        times.setdefault(run, []).append(time_above_0(place, "mean_ms", row["mean_ms"]))
         names[run] = row["name"]
 
     def graph_of(run: Run) -> AtenGraph:
@@ -105,7 +104,7 @@ def collect(
                 corpus.skip(graph, len(measured))
                 continue
             kernels = planned.of(place, graph, device)
-            time_us = 1e3 * math.exp(sum(map(math.log, measured)) / len(measured))
+            time_us = 1e3 * geometric_mean(measured)
             corpus.rows.append(_row(run, names[run], device, graph, kernels, time_us))
     corpus.notes.append(planned.note())
 
@@ -124,7 +123,7 @@ def _row(
     number = f"{run.level}/{run.problem}"
     return Measured(
         corpus=f"{label} L{run.level}", problem=number, name=name, setting=setting,
-        run=f"{run.sizes} {number} {host} {run.torch}",
+        run=f"{run.sizes} {number} {run.gpu} {host} {run.torch}",
         class_=sequence_class(plans["eager"]), kernels=plans[run.mode], time_us=time_us,
         fused=run.mode not in EAGER_MODES,
         tables=(f"{label} L1+L2",) if run.level in ("1", "2") else (),
@@ -137,30 +136,6 @@ def _read(graph_of: Callable[[Run], AtenGraph], run: Run) -> AtenGraph | str:
         return graph_of(run)
     except SourceError as error:
         return str(error)
-
-
-def _lines(path: Path) -> list[dict[str, str]]:
-    try:
-        with path.open(encoding="utf-8", newline="") as file:
-            reader = csv.DictReader(file)
-            missing = [field for field in FIELDS if field not in (reader.fieldnames or ())]
-            if missing:
-                raise CorpusError(f"{path}: has no column {missing[0]}")
-            return list(reader)
-    except OSError as error:
-        raise CorpusError(f"{path}: cannot be read ({error.strerror})") from None
-    except UnicodeDecodeError:
-        raise CorpusError(f"{path}: not UTF-8 text") from None
-
-
-def _milliseconds(folder: Path, line: int, text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise CorpusError(f"{folder / 'times.csv'}:{line}: mean_ms {text!r} is no time above 0")
-    return value
 
 
 def _device(gpu: str) -> Device | None:
@@ -177,7 +152,7 @@ def _graph(folder: Path, run: Run) -> AtenGraph:
     for sizes in dict.fromkeys((run.sizes, run.sizes.partition("_")[0])):
         # `v0.1_modal` holds replaced graphs only: the rest are as before
         place = folder / sizes / f"level{run.level}"
-        found = sorted(place.glob(f"{run.problem.zfill(3)}_*.json"))
+        found = sorted(place.glob(f"{glob.escape(run.problem.zfill(3))}_*.json"))
         if found:
             return read(found[0])
     raise SourceError(f"no graph of {run.sizes} level {run.level} problem {run.problem}")

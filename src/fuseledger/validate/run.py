@@ -17,11 +17,11 @@ from fuseledger.validate.folds import LeftOut, by_device, by_problem, fold_of, n
 from fuseledger.validate.plans import PlanSource
 from fuseledger.validate.score import (
     Score,
+    bars_of_other_parts,
     calibration,
     calibration_curves,
     class_errors,
     scores,
-    shipped_calibration,
 )
 
 
@@ -102,17 +102,22 @@ def validate(
     measured = [*rows, *(m for m in corpus.rows if m.priced_us is not None)]
     priors, protocol = start(measured)
     naive = np.array(
-        [naive_us(m.kernels, m.setting.device) if m.kernels else m.priced_us for m in measured]
+        [
+            # a row that came priced, without kernels, has bytes and FLOPs of its own plan alone
+            naive_us(m.kernels, m.setting.device) if m.kernels or m.priced_us is None else math.nan
+            for m in measured
+        ]
     )
     if measured[0].priced_us is not None:
         priced = np.array([m.priced_us for m in measured])
         return Validation(
             corpus=str(path), rows=scores(measured, priced, naive), device_out=[],
-            calibration=list(shipped_calibration(measured, priced)),
+            calibration=calibration(measured, priced, [m.bar for m in measured]),
             worst=_worst(measured, priced, None), skipped=corpus.skipped, notes=corpus.notes,
             protocol=protocol, fit=None, points=_points(measured, priced), curves={},
         )  # fmt: skip
     left_out = by_problem(rows, priors)
+    folds = [fold_of(m.problem) for m in rows]
     priced = np.array([m.priced_us for m in measured[len(rows) :]])
     predicted = np.concatenate([left_out.times_us, priced])
     devices = {m.setting.device.name for m in rows}
@@ -122,15 +127,13 @@ def validate(
     return Validation(
         corpus=str(path), rows=scores(measured, predicted, naive),
         device_out=scores(measured, alone, naive) if alone is not None else [],
-        calibration=list(
-            calibration(rows, left_out.times_us, [fold_of(m.problem) for m in rows])
+        calibration=calibration(
+            rows, left_out.times_us, bars_of_other_parts(rows, left_out.times_us, folds)
         ),
         worst=_worst(measured, predicted, left_out), skipped=corpus.skipped, notes=corpus.notes,
         protocol=protocol, fit=_fit_on_all(rows, left_out, priors, path),
         points=_points(measured, predicted),
-        curves=calibration_curves(
-            rows, left_out.times_us, [fold_of(m.problem) for m in rows]
-        ),
+        curves=calibration_curves(rows, left_out.times_us, folds),
     )  # fmt: skip
 
 

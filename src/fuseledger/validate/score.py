@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy
 from msgspec import Struct
 from msgspec.structs import replace
 
-from fuseledger.clock.library import ClassError
+from fuseledger.clock.library import ClassError, error_of
 from fuseledger.validate.corpus import Measured
 from fuseledger.validate.figures import absolute_errors, choices, kendall, spearman
 
 Array = Any
+Bar = tuple[float, float]
+"""Median and 90th percentile of |log error|."""
 np: Any = numpy
 """NumPy's own overloads leave results of `Any` arrays unknown."""
 
 
-class Score(Struct, frozen=True, kw_only=True):
+class Score(Struct, frozen=True, kw_only=True, rename={"class_": "class"}):
     """One row of the report; None where a figure has no meaning or too few rows."""
 
     corpus: str
@@ -35,7 +37,7 @@ class Score(Struct, frozen=True, kw_only=True):
     choice_accuracy: float | None
     majority_accuracy: float | None
     naive_accuracy: float | None
-    naive_mdape: float
+    naive_mdape: float | None
     pays_accuracy: float | None
     """Share of pairs where `fusing gains more than 10 %` was called right."""
 
@@ -81,7 +83,7 @@ def _score(
         ratio = float(np.median(np.abs(np.log(said / true))))
         actual: Array = choices(true)
         right = float(np.mean(choices(said) == actual))
-        naive_right = float(np.mean(choices(guess) == actual))
+        naive_right = None if np.isnan(guess).any() else float(np.mean(choices(guess) == actual))
         majority = float(max(np.mean(actual == c) for c in (-1, 0, 1)))
         pays = float(np.mean((said > 1.1) == (true > 1.1)))
     corpus, device, class_, mode = key
@@ -91,9 +93,15 @@ def _score(
         spearman=spearman(predicted[rows], times[rows]),
         kendall=kendall(predicted[rows], times[rows]),
         ratio_abs_log_median=ratio, choice_accuracy=right, majority_accuracy=majority,
-        naive_accuracy=naive_right, naive_mdape=float(np.median(absolute_errors(naive[rows], times[rows]))),  # noqa: E501
+        naive_accuracy=naive_right, naive_mdape=_median_error(naive[rows], times[rows]),
         pays_accuracy=pays,
     )  # fmt: skip
+
+
+def _median_error(predicted: Array, measured: Array) -> float | None:
+    """None where a row has no prediction (NaN)."""
+    median = float(np.median(absolute_errors(predicted, measured)))
+    return None if math.isnan(median) else median
 
 
 def _gain_score(
@@ -104,7 +112,7 @@ def _gain_score(
     return replace(
         of_times, mode=f"gain:{key[3]}", n=len(true), mdape=float(np.median(error)),
         p90ape=float(np.quantile(error, 0.9)), spearman=spearman(said, true),
-        kendall=kendall(said, true), naive_mdape=float(np.median(absolute_errors(guess, true))),
+        kendall=kendall(said, true), naive_mdape=_median_error(guess, true),
     )  # fmt: skip
 
 
@@ -124,47 +132,36 @@ def class_errors(measured: Sequence[Measured], predicted: Array) -> dict[str, Cl
     }  # fmt: skip
 
 
-def calibration(
+def bars_of_other_parts(
     measured: Sequence[Measured], predicted: Array, parts: Sequence[int]
-) -> Iterator[tuple[str, int, float, float]]:
-    """(class, n, share within the median bar, share within the 90 % bar), bars from other folds."""
-    inside: dict[str, list[tuple[bool, bool]]] = {}
-    from fuseledger.clock.library import error_of
-
-    for part in sorted(set(parts)):
-        out = [i for i, p in enumerate(parts) if p == part]
+) -> list[Bar | None]:
+    """Each row's error bar, from the rows of its class in other parts; None in the only part."""
+    bars: list[Bar | None] = [None] * len(measured)
+    for part in set(parts):
         rest = [i for i, p in enumerate(parts) if p != part]
-        if not rest:
-            continue
         errors = class_errors([measured[i] for i in rest], predicted[rest])
-        for i in out:
-            m = measured[i]
-            bar = error_of(errors, m.class_, m.setting.mode)
-            error = abs(math.log(predicted[i] / m.time_us))
-            for class_ in (m.class_, "all"):
-                inside.setdefault(class_, []).append((error <= bar.median, error <= bar.p90))
-    yield from _shares(inside)
+        for i, m in enumerate(measured):
+            if rest and parts[i] == part:
+                error = error_of(errors, m.class_, m.setting.mode)
+                bars[i] = error.median, error.p90
+    return bars
 
 
-def shipped_calibration(
-    measured: Sequence[Measured], predicted: Array
-) -> Iterator[tuple[str, int, float, float]]:
-    """The same for rows whose bars came with their prices."""
+def calibration(
+    measured: Sequence[Measured], predicted: Array, bars: Sequence[Bar | None]
+) -> list[tuple[str, int, float, float]]:
+    """(class, n, share within the median bar, share within the 90 % bar) of rows with a bar."""
     inside: dict[str, list[tuple[bool, bool]]] = {}
-    for m, time in zip(measured, predicted.tolist(), strict=True):
-        if m.bar is not None:
+    for m, time, bar in zip(measured, predicted.tolist(), bars, strict=True):
+        if bar is not None:
             error = abs(math.log(time / m.time_us))
             for class_ in (m.class_, "all"):
-                inside.setdefault(class_, []).append((error <= m.bar[0], error <= m.bar[1]))
-    yield from _shares(inside)
-
-
-def _shares(
-    inside: Mapping[str, Sequence[tuple[bool, bool]]],
-) -> Iterator[tuple[str, int, float, float]]:
+                inside.setdefault(class_, []).append((error <= bar[0], error <= bar[1]))
+    found: list[tuple[str, int, float, float]] = []
     for class_, hits in sorted(inside.items()):
         half, most = zip(*hits, strict=True)
-        yield class_, len(hits), sum(half) / len(hits), sum(most) / len(hits)
+        found.append((class_, len(hits), sum(half) / len(hits), sum(most) / len(hits)))
+    return found
 
 
 PROMISES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)

@@ -6,14 +6,13 @@ Nothing is fitted: each option is the kernel that its source describes, unsplit 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
 
 from msgspec import Struct
 
 from fuseledger.clock.library_kernel import LibraryKernel, Stream
 from fuseledger.devices import Device
 from fuseledger.planner.splits import Parted
+from fuseledger.validate.records import Record
 from fuseledger.verdict.attention import Attention
 from fuseledger.verdict.gemm import Gemm
 from fuseledger.verdict.split import Pricing
@@ -22,7 +21,7 @@ FAMILIES = frozenset(("gemm_split_k", "decode_attention"))
 DTYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "fp8": "fp8_e4m3"}
 CLUSTER_MAX = 8
 """Blocks of the largest portable cluster."""
-_FACTOR = re.compile(r"split=(\d+)")
+_FACTOR = re.compile(r"split=([1-9]\d*)")
 
 
 class PricedOption(Struct, frozen=True):
@@ -32,17 +31,16 @@ class PricedOption(Struct, frozen=True):
     kernel: LibraryKernel
 
 
-def priced_options(record: Mapping[str, Any], device: Device) -> list[PricedOption]:
-    """The two options of a record. Raises KeyError or ValueError on a parameter it lacks."""
-    make = _gemm if record["family"] == "gemm_split_k" else _attention
+def priced_options(record: Record, device: Device) -> list[PricedOption]:
+    """The first two options of a record. Raises ValueError naming a parameter that is wrong."""
+    make = _gemm if record.family == "gemm_split_k" else _attention
     return make(record, device)
 
 
-def _gemm(record: Mapping[str, Any], device: Device) -> list[PricedOption]:
+def _gemm(record: Record, device: Device) -> list[PricedOption]:
     """Split-K; DeepGEMM chooses its tile by waves and sums parts inside a cluster."""
-    p = record["params"]
-    m, n, k, dtype = int(p["m"]), int(p["n"]), int(p["k"]), DTYPES[str(p["dtype"])]
-    in_cluster = "DSMEM" in str(record["options"][1].get("impl", ""))
+    m, n, k, dtype = *map(record.size, "mnk"), _dtype(record, "dtype")
+    in_cluster = "DSMEM" in (record.options[1].impl or "")
     sms = device.sm_count or 1
     tile = _deepgemm_tile(m, n, sms) if in_cluster else None
     gemm = Gemm(M=m, N=n, K=k, dtype=dtype, tile=tile)
@@ -50,8 +48,8 @@ def _gemm(record: Mapping[str, Any], device: Device) -> list[PricedOption]:
     whole = pricing.parts.at(1)
     most = min(CLUSTER_MAX, sms // whole.price.blocks) if in_cluster else pricing.parts.most()
     times: list[float] = []
-    for option in record["options"][:2]:
-        factor = _factor(str(option["name"]), p)
+    for option in record.options[:2]:
+        factor = _factor(option.name, record)
         if factor is None:
             found = [pricing.parts.at(s) for s in range(1, max(1, most) + 1)] if in_cluster else [
                 whole, pricing.parts.at(max(2, pricing.parts.best()))
@@ -79,22 +77,21 @@ def _deepgemm_tile(m: int, n: int, sms: int) -> tuple[int, int]:
     return 128, 128
 
 
-def _attention(record: Mapping[str, Any], device: Device) -> list[PricedOption]:
+def _attention(record: Record, device: Device) -> list[PricedOption]:
     """Split-KV of the libraries' attention; outside a graph the host's dispatch may take longer."""
-    p = record["params"]
-    batch = int(p["batch"])
+    batch = record.size("batch")
     question = Attention(
-        heads=batch * int(p["q_heads"]), kv=int(p["kv_len"]), d=int(p["head_dim"]),
-        queries=int(p["q_len"]), kv_heads=batch * int(p["kv_heads"]),
-        dtype=DTYPES[str(p.get("kv_dtype", p["dtype"]))],
+        heads=batch * record.size("q_heads"), kv=record.size("kv_len"), d=record.size("head_dim"),
+        queries=record.size("q_len"), kv_heads=batch * record.size("kv_heads"),
+        dtype=_dtype(record, "kv_dtype" if "kv_dtype" in record.params else "dtype"),
     )  # fmt: skip
-    in_graph = record.get("timing") == "cuda-graph"
+    in_graph = record.timing == "cuda-graph"
     pricing = Pricing(question.split(), device, "graph" if in_graph else "queued", "library")
     floor_us = 0.0 if in_graph else device.launch_us("eager")
     whole = pricing.parts.at(1)
     times: list[float] = []
-    for option in record["options"][:2]:
-        factor = _factor(str(option["name"]), p)
+    for option in record.options[:2]:
+        factor = _factor(option.name, record)
         parted = pricing.parts.at(max(2, pricing.parts.best()) if factor is None else factor)
         times.append(max(parted.time.total_us, parted.price.launches * floor_us))
     kernel = LibraryKernel(
@@ -105,12 +102,22 @@ def _attention(record: Mapping[str, Any], device: Device) -> list[PricedOption]:
     return [PricedOption(us, kernel) for us in times]
 
 
-def _factor(name: str, params: Mapping[str, Any]) -> int | None:
-    """The option's factor by its name or the record's parameters; None where the source chooses."""
+def _dtype(record: Record, name: str) -> str:
+    given = str(record.params.get(name))
+    if given not in DTYPES:
+        raise ValueError(f"params.{name} {given} is none of {', '.join(DTYPES)}")
+    return DTYPES[given]
+
+
+def _factor(name: str, record: Record) -> int | None:
+    """The option's factor by its name or the record's parameters; None where the source chooses.
+
+    It does where FlashAttention is asked for 0 splits, too.
+    """
     found = _FACTOR.fullmatch(name)
     if found is not None:
         return int(found[1])
-    return int(params["splits"]) if name == "split=S" and "splits" in params else None
+    return record.size("splits") if name == "split=S" and "splits" in record.params else None
 
 
 def _time_us(parted: Parted, *, in_cluster: bool) -> float:
