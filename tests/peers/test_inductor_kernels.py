@@ -94,6 +94,33 @@ def test_a_call_without_a_product_is_what_eager_launches() -> None:
     assert (made.kind, made.reads[0].storage, made.writes[0].storage) == ("scan", "a", "b")
 
 
+def test_a_call_of_its_own_name_is_no_product_before_it() -> None:
+    """TorchInductor's top-k lists the product that made what it reads, whose FLOPs are not its
+    own."""
+    gemm = replace(CONV, op="aten.addmm.default (addmm)", kind="gemm")
+    topk = replace(BIAS, op="aten.topk.default (topk)", kind="unknown", flops=0.0)
+    call = PeerKernel(
+        name="torch.ops.aten.topk.default", kind="extern", origins=("addmm", "topk"),
+        reads={"buf1": 8}, writes={"buf2": 16},
+    )  # fmt: skip
+    (made,) = inductor_kernels(plan(call), eager(addmm=(gemm,), topk=(topk,)))
+    assert (made.kind, made.flops, made.bytes) == ("unknown", 0.0, 24)
+
+
+def test_a_call_of_several_kernels_keeps_what_they_hand_on() -> None:
+    """Pooling of a strided input copies it first: the copy is written and read, once each."""
+    copy = LibraryKernel(
+        name="copy", op="pool", kind="copy", reads=(Stream("x", 4),), writes=(Stream("dense", 4),)
+    )
+    pool = replace(copy, name="pool", kind="pool", reads=copy.writes, writes=(Stream("y", 2),))
+    call = PeerKernel(
+        name="pool", kind="extern", origins=("pool",), reads={"a": 4}, writes={"b": 2}
+    )
+    first, second = inductor_kernels(plan(call), eager(pool=(copy, pool)))
+    assert (first.reads, first.writes) == ((Stream("a", 4),), (Stream("dense", 4),))
+    assert (second.reads, second.writes) == ((Stream("dense", 4),), (Stream("b", 2),))
+
+
 def test_a_plan_is_asked_for_once(tmp_path: Path) -> None:
     """The second time it comes from disk; another question is asked again."""
     asked: list[str] = []

@@ -1,3 +1,5 @@
+"""TorchInductor's own plans, asked for without a GPU."""
+
 from __future__ import annotations
 
 import ast
@@ -106,7 +108,7 @@ def test_a_graph_of_the_corpus_copies_a_convolution_to_channels_last(corpus: Pat
     assert (plan.status, plan.reason) == ("planned", None)
     copies, call = plan.kernels[:2], plan.kernels[2]
     assert [copy.origins for copy in copies] == [("convolution",), ("convolution",)]
-    assert [copy.reads.values() for copy in copies] != [{}, {}]
+    assert all(copy.bytes == 2 * sum(copy.writes.values()) > 0 for copy in copies)
     assert set(call.reads) == {name for copy in copies for name in copy.writes}
 
 

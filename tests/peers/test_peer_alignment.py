@@ -1,3 +1,5 @@
+"""Which of our ops a peer's kernel computes, and what it costs."""
+
 from __future__ import annotations
 
 from fuseledger.devices import load

@@ -39,16 +39,17 @@ def inductor_kernels(plan: PeerPlan, eager: EagerPlan) -> list[LibraryKernel]:
 def _called(kernel: PeerKernel, stands_for: Sequence[LibraryKernel]) -> list[LibraryKernel]:
     """A library call: the product among the eager kernels of its nodes, else all of them.
 
-    TorchInductor lists with its node the nodes that made what it reads, a product before it too:
-    its own is the last.
+    TorchInductor lists with its node the nodes that made what it reads, a product before it too.
+    Where the call is named like one of the nodes (`torch.ops.aten.topk.default`) it is that one's;
+    else (`extern_kernels.addmm`) the last product is its own.
     """
     reads, writes = _streams(kernel.reads), _streams(kernel.writes)
+    named = [each for each in stands_for if each.op.partition(" ")[0] in kernel.name]
+    stands_for = named or stands_for
     product = next((each for each in reversed(stands_for) if each.kind in LIBRARY), None)
     if product is None:
-        return [
-            replace(each, reads=reads if each is stands_for[0] else each.reads, writes=writes)
-            for each in stands_for
-        ]
+        *before, last = replace(stands_for[0], reads=reads), *stands_for[1:]
+        return [*before, replace(last, writes=writes)]
     shape, pipe = product.shape, product.pipe
     if product.kind == "conv" and kernel.config == CHANNELS_LAST:
         # a depthwise one runs in cuDNN then (`Convolution.cpp`, `use_cudnn_depthwise`)

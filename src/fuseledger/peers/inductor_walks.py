@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence, Set
 
 from fuseledger.ledger.price import SECTOR_BYTES
 
-_LOOP = re.compile(r"^    for \w+offset in ")
 _LOAD = re.compile(r"tl\.load\((\w+) \+")
 _STORE = re.compile(r"tl\.store\((\w+) \+")
 _INDEX = re.compile(r"tl\.load\((\w+) \+ \((.*?)\), ")
@@ -34,7 +33,7 @@ def walks(source: str) -> dict[str, int]:
     found: dict[str, int] = {}
     inside: set[str] = set()
     for line in source[definition.end() :].splitlines():
-        if line[:5].strip() or _LOOP.match(line):  # a statement outside the loop ends it
+        if line[:5].strip():  # a statement of the function itself ends a loop, or starts one
             inside = set()
         for pointer in set(_LOAD.findall(line)) - inside:
             inside.add(pointer)

@@ -67,7 +67,7 @@ class Worker:
         late.start()
         line = _exchange(process, spec)
         late.cancel()
-        if line:
+        if line.endswith("\n"):
             said = cast("Json", json.loads(line))
             failed = "error" in said
             status: PeerStatus = "failed" if failed else "planned"
@@ -100,7 +100,7 @@ class Worker:
 
 
 def _exchange(process: subprocess.Popen[str], spec: Json) -> str:
-    """The line that a process answers a spec with; empty where it ended instead."""
+    """The line that a process answers a spec with; cut short where it ended instead."""
     assert process.stdin is not None
     assert process.stdout is not None
     try:
