@@ -7,19 +7,18 @@ takes it; prints a Markdown table of median absolute percentage errors.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-import numpy as np
 from msgspec.structs import replace
 
+from clock_rows import MODES, cell, first_levels, percent_off
 from fuseledger.clock import library_features, library_fit
 from fuseledger.clock.library_features import FeatureRule, Features, Setting
 from fuseledger.clock.library_kernel import LibraryKernel
 from fuseledger.devices import Device
 from fuseledger.validate.corpus import Measured
 from fuseledger.validate.folds import by_problem
-from fuseledger.validate.kernelbench import read_kernelbench
 
 Patch = Callable[[], None]
 
@@ -47,14 +46,14 @@ def no_cells() -> None:
 
 def no_layout() -> None:
     """Row-major convolutions turn nothing, and copies to channels last are streams like others."""
-    library_features._layout = lambda kernel: {"conv.layout": -30.0}
-    library_features._fused = _without("fused.transposes", library_features._fused)
-    library_features._STREAM["fused"] = library_features._fused
+    terms = library_features.kernel_terms
+    library_features.kernel_terms = lambda *given: [t for t in terms(*given) if t.role != "layout"]
+    library_features._STREAM["fused"] = _without(("fused.transposes",), library_features._fused)
 
 
-def _without(feature: str, rule: FeatureRule) -> FeatureRule:
+def _without(features: Collection[str], rule: FeatureRule) -> FeatureRule:
     def ruled(kernel: LibraryKernel, device: Device) -> Features:
-        return {name: value for name, value in rule(kernel, device).items() if name != feature}
+        return {name: value for name, value in rule(kernel, device).items() if name not in features}
 
     return ruled
 
@@ -65,13 +64,12 @@ def no_arguments() -> None:
     library_fit.host_parts = lambda kernels, setting: parts(kernels, replace(setting, arguments=0))
 
 
+QUANTISATION = frozenset({"gemm.wave", "gemm.fill", "gemm.split_k", "gemm.narrow", "gemm.short_k"})
+
+
 def no_quantisation() -> None:
-    """GEMMs at one efficiency."""
-
-    def flat(kernel: LibraryKernel, device: Device) -> Features:
-        return {f"gemm.{kernel.pipe}": 1.0}
-
-    library_features._COMPUTE["gemm"] = flat
+    """GEMMs whose tiles and waves are never short of work."""
+    library_features._COMPUTE["gemm"] = _without(QUANTISATION, library_features._gemm)
 
 
 def no_walks() -> None:
@@ -104,11 +102,7 @@ ABLATIONS: dict[str, Patch | None] = {
 
 def main(folder: str) -> None:
     """Print the table."""
-    rows = [
-        replace(m, tables=())
-        for m in read_kernelbench(Path(folder)).rows
-        if m.setting.mode in ("eager", "compile-default") and m.corpus[-2:] != "L3"
-    ]
+    rows = first_levels(Path(folder))
     print(
         "| | v0.1 eager | v0.1 compiled | v0 eager | v0 compiled |",
         "|---|---|---|---|---|",
@@ -128,13 +122,8 @@ def main(folder: str) -> None:
 
 def _errors(rows: Sequence[Measured]) -> list[str]:
     predicted = by_problem(rows).times_us
-    found: list[str] = []
-    for sizes in ("v0.1", "v0 "):
-        for mode in ("eager", "compile-default"):
-            of = [i for i, m in enumerate(rows) if sizes in m.corpus and m.setting.mode == mode]
-            times = np.array([rows[i].time_us for i in of])
-            found.append(f"{100 * np.median(np.abs(predicted[of] - times) / times):.1f} %")
-    return found
+    cells = [cell(rows, sizes, mode) for sizes in ("v0.1", "v0") for mode in MODES]
+    return [f"{percent_off(predicted, rows, of):.1f} %" for of in cells]
 
 
 if __name__ == "__main__":

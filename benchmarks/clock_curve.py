@@ -15,17 +15,12 @@ from pathlib import Path
 
 import numpy as np
 
+from clock_rows import COLUMNS, MODES, TITLES, cell, first_levels, times_of
 from fuseledger.clock.library_fit import PRIORS, Design, design_of, fit, predict
 from fuseledger.validate.corpus import Measured
 from fuseledger.validate.folds import rows_of, weights_of
-from fuseledger.validate.kernelbench import read_kernelbench
 
 SHARES = (0.125, 0.25, 0.5, 0.75)
-MODES = ("eager", "compile-default")
-COLUMNS = (
-    ("v0.1", "h100-sxm"), ("v0.1", "h100-pcie"), ("v0 ", "a100-sxm-80"), ("v0 ", "l40s"),
-    ("v0 ", "h100-sxm"),
-)  # fmt: skip
 CLASSES = ("conv", "gemm", "pass", "reduce")
 
 
@@ -43,7 +38,7 @@ def unseen_errors(
     rows: Sequence[Measured], design: Design, share: float, splits: int
 ) -> list[np.ndarray]:
     """Of each split: |log error| of every row, NaN where the fit has seen its problem."""
-    times, importance = np.array([m.time_us for m in rows]), weights_of(rows)
+    times, importance = times_of(rows), weights_of(rows)
     problems = sorted({m.problem for m in rows})
     found: list[np.ndarray] = []
     for seed in range(splits):
@@ -60,23 +55,6 @@ def _median(errors: Sequence[np.ndarray], of: np.ndarray) -> float:
     return float(100 * np.mean([np.expm1(np.nanmedian(each[of])) for each in errors]))
 
 
-def _cell(rows: Sequence[Measured], sizes: str, device: str, mode: str) -> np.ndarray:
-    """Which rows a cell of the table is of."""
-    return np.array(
-        [
-            sizes in m.corpus and (m.setting.device.name, m.setting.mode) == (device, mode)
-            for m in rows
-        ]
-    )
-
-
-def first_levels(folder: Path) -> list[Measured]:
-    """The rows of levels 1 and 2, eager and compiled by default."""
-    return [
-        m for m in read_kernelbench(folder).rows if m.setting.mode in MODES and m.problem[0] in "12"
-    ]
-
-
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -86,12 +64,13 @@ def main() -> None:
     rows = first_levels(given.folder)
     design = design_of(rows_of(rows))
     errors = {share: unseen_errors(rows, design, share, given.splits) for share in SHARES}
-    print("| fitted on | v0.1 SXM | v0.1 PCIe | v0 A100 | v0 L40S | v0 H100 |")
+    print(f"| fitted on | {TITLES} |")
     print("|---|---|---|---|---|---|")
     for share in SHARES:
         cells: list[str] = []
-        for column in COLUMNS:
-            words = [f"{_median(errors[share], _cell(rows, *column, mode)):.1f}" for mode in MODES]
+        for sizes, device in COLUMNS:
+            of = [cell(rows, sizes, mode, device) for mode in MODES]
+            words = [f"{_median(errors[share], each):.1f}" for each in of]
             cells.append(f"{' / '.join(words)} %")
         print(f"| {share * 100:g} % | {' | '.join(cells)} |")
     print(f"\n| fitted on | {' | '.join(CLASSES)} |")

@@ -16,14 +16,13 @@ from pathlib import Path
 
 import numpy as np
 
+from clock_rows import MODES, first_levels, times_of
 from fuseledger.clock.library_fit import PRIORS, SHARPNESS, Predicted, design_of, fit, predict
 from fuseledger.validate.corpus import Measured
 from fuseledger.validate.folds import rows_of, weights_of
-from fuseledger.validate.kernelbench import read_kernelbench
 
 NOISY = 0.08
 FACTORS = np.exp(np.linspace(-0.4, 0.8, 25))
-MODES = ("eager", "compile-default")
 
 
 def noise_of(folder: Path) -> dict[tuple[str, str, str], float]:
@@ -40,7 +39,7 @@ def noise_of(folder: Path) -> dict[tuple[str, str, str], float]:
 def lines(rows: list[Measured], noise: dict[tuple[str, str, str], float]) -> Iterator[str]:
     """One line a host and mode."""
     design, importance = design_of(rows_of(rows)), weights_of(rows)
-    times = np.array([m.time_us for m in rows])
+    times = times_of(rows)
     device = np.array([m.setting.device.name for m in rows])
     v0 = {i: m for i, m in enumerate(rows) if "v0 " in m.corpus}
     for host in sorted({m.setting.host for m in v0.values()}):
@@ -78,11 +77,7 @@ def _line(name: str, made: Predicted, times: np.ndarray, of: np.ndarray, noisy: 
 
 def main(folder: str) -> None:
     """Print the table."""
-    rows = [
-        m
-        for m in read_kernelbench(Path(folder)).rows
-        if m.setting.mode in MODES and m.problem[0] in "12"
-    ]
+    rows = first_levels(Path(folder))
     print("| host and mode | noisy | host-bound, quiet: signed log error | noisy | left out "
           "| one factor | two factors (quiet, noisy) |")  # fmt: skip
     print("|---|---|---|---|---|---|---|")

@@ -1,12 +1,12 @@
 """How much choosing among variants of the clock flatters it, and how much the draw of folds moves.
 
 `python benchmarks/clock_nested.py FOLDER [--draws N]` with a KernelBench folder; levels 1 and 2,
-eager and `compile-default` rows. Variants are other priors: widths, and groups of features switched
-off. *Chosen on the folds* is the variant of the least error out of fold, as one who looks at these
-figures picks it, with that error. *Chosen within* is picked anew in each fold, from errors of inner
-folds of its training part alone, so what it is judged on had no say. Each draw deals the problems
-into folds anew. Prints Markdown tables; errors are mean |log error|, those above 100 % counted as
-such, and the medians that the targets are of.
+eager and `compile-default` rows. Variants are other priors: widths, and groups of coefficients held
+at a factor of one. *Chosen on the folds* is the variant of the least error out of fold, as one who
+looks at these figures picks it, with that error. *Chosen within* is picked anew in each fold, from
+errors of inner folds of its training part alone, so what it is judged on had no say. Each draw
+deals the problems into folds anew. Prints Markdown tables; errors are mean |log error|, those above
+100 % counted as such, and the medians that the targets are of.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from clock_curve import MODES, first_levels
+from clock_rows import MODES, cell, first_levels, percent_off, times_of
 from fuseledger.clock.library_fit import PRIORS, Design, Prior, design_of, fit, predict, prior_of
 from fuseledger.validate.corpus import Measured
 from fuseledger.validate.folds import fold_of, rows_of, weights_of
@@ -27,12 +27,12 @@ OUTER, INNER = 5, 3
 OFF = Prior(0.0, 1e-4)
 """A coefficient that cannot leave zero."""
 SWITCHES: dict[str, tuple[str, ...]] = {
-    "without cells of convolutions": ("conv.cell:",),
-    "without layouts of convolutions": ("conv.layout",),
-    "without costs of repeated operators and arguments": ("host.again", "host.argument"),
-    "without loads and power of fp32 products": ("gemm.loads", "gemm.power"),
+    "no cells of convolutions": ("conv.cell:",),
+    "layouts of convolutions at their bytes": ("conv.layout",),
+    "repeated operators and arguments as any launch": ("host.again", "host.argument"),
+    "no loads and power of fp32 products": ("gemm.loads", "gemm.power"),
 }
-"""Variant → what the names of the features begin with that it has not."""
+"""Variant → what the names of features begin with whose coefficients stay at a factor of one."""
 
 
 def variants(names: Sequence[str]) -> dict[str, Mapping[str, Prior]]:
@@ -55,7 +55,7 @@ class Trial:
     def __init__(self, rows: Sequence[Measured]) -> None:
         self.rows = rows
         self.design: Design = design_of(rows_of(rows))
-        self.times = np.array([m.time_us for m in rows])
+        self.times = times_of(rows)
         self.weights = weights_of(rows)
         self.problems = np.array([m.problem for m in rows])
 
@@ -63,7 +63,7 @@ class Trial:
         self, prior: Mapping[str, Prior], draw: str, folds: int, within: np.ndarray
     ) -> np.ndarray:
         """Predictions of the rows `within`, each from a fit on the other folds of them."""
-        part = np.array([fold_of(f"{draw} {problem}", folds) for problem in self.problems])
+        part = np.array([fold_of(problem, folds, draw) for problem in self.problems])
         made = np.full(len(self.times), np.nan)
         for fold in range(folds):
             out = within & (part == fold)
@@ -80,7 +80,7 @@ class Trial:
 
 def nested(trial: Trial, options: Mapping[str, Mapping[str, Prior]], draw: str) -> np.ndarray:
     """Predictions of the variant that is best within each fold's training part."""
-    part = np.array([fold_of(f"{draw} {problem}", OUTER) for problem in trial.problems])
+    part = np.array([fold_of(problem, OUTER, draw) for problem in trial.problems])
     made = np.zeros(len(trial.times))
     for fold in range(OUTER):
         seen = part != fold
@@ -96,32 +96,33 @@ def nested(trial: Trial, options: Mapping[str, Mapping[str, Prior]], draw: str) 
 
 def figures(trial: Trial, made: np.ndarray) -> list[float]:
     """What the targets are of: medians of v0.1 and v0, ratios of level 2, fusions called right."""
-    rows, error = trial.rows, np.abs(made / trial.times - 1)
-    found: list[float] = []
-    for sizes in ("v0.1", "v0 "):
-        for mode in MODES:
-            of = [i for i, m in enumerate(rows) if sizes in m.corpus and m.setting.mode == mode]
-            found.append(100 * float(np.median(error[of])))
-    paired = pairs(rows)
+    rows = trial.rows
+    found = [
+        percent_off(made, rows, cell(rows, sizes, mode))
+        for sizes in ("v0.1", "v0")
+        for mode in MODES
+    ]
     for device in ("h100-sxm", "h100-pcie"):
-        of = [
-            i
-            for i, m in enumerate(rows)
-            if m.corpus.endswith("v0.1 L2") and m.setting.device.name == device and i in paired
-        ]
-        plain = [paired[i] for i in of]
-        gain = np.log(made[plain] / made[of]) - np.log(trial.times[plain] / trial.times[of])
-        found.append(float(np.median(np.abs(gain))))
+        true, said = _gains(trial, made, "v0.1", device, levels="2")
+        found.append(float(np.median(np.abs(np.log(said / true)))))
     for device in ("a100-sxm-80", "l40s", "h100-sxm"):
-        of = [
-            i
-            for i, m in enumerate(rows)
-            if "v0 " in m.corpus and m.setting.device.name == device and i in paired
-        ]
-        plain = [paired[i] for i in of]
-        said, true = made[plain] / made[of], trial.times[plain] / trial.times[of]
+        true, said = _gains(trial, made, "v0", device, levels="12")
         found.append(float(np.mean((said > 1.1) == (true > 1.1))))
     return found
+
+
+def _gains(
+    trial: Trial, made: np.ndarray, sizes: str, device: str, levels: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Measured and predicted gains of being compiled."""
+    here = cell(trial.rows, sizes, MODES[1], device)
+    paired = {
+        fused: plain
+        for fused, plain in pairs(trial.rows).items()
+        if here[fused] and trial.rows[fused].problem[0] in levels
+    }
+    fused, plain = list(paired), list(paired.values())
+    return trial.times[plain] / trial.times[fused], made[plain] / made[fused]
 
 
 def _line(name: str, error: float, found: Sequence[float]) -> str:

@@ -13,12 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
+from clock_rows import MODES, first_levels
 from fuseledger.clock.library import load_fit
 from fuseledger.clock.library_fit import PRIORS, design_of, predict, prior_of
 from fuseledger.validate.folds import rows_of
-from fuseledger.validate.kernelbench import read_kernelbench
 
-MODES = ("eager", "compile-default")
 SXM, PCIE = "H100_Modal", "H100_PCIe_LambdaLabs"
 BOUND = 1.2
 """Host over GPU from which a row counts as the host's, by the shipped fit."""
@@ -29,9 +28,7 @@ Key = tuple[str, str, str]
 
 def read(folder: Path) -> tuple[dict[Key, float], dict[Key, bool]]:
     """Times of v0 and, by the hosts that only v0.1 has, of v0.1; and whether the host bounds."""
-    rows = [
-        m for m in read_kernelbench(folder).rows if m.problem[0] in "12" and m.setting.mode in MODES
-    ]
+    rows = first_levels(folder)
     design, known = design_of(rows_of(rows)), load_fit().coefficients
     theta = np.array([known.get(name, prior_of(name, PRIORS).mean) for name in design.names])
     made = predict(design, theta)

@@ -95,3 +95,12 @@ def test_a_gain_is_of_one_run() -> None:
     rows = [ROWS[1], ROWS[0], ROWS[3], measured(9, "l40s", "compile-default")]
     assert [(m.problem, m.setting.device.name) for m in rows[:2]] == [("0", "h100-sxm")] * 2
     assert pairs(rows) == {0: 1}
+
+
+def test_another_draw_deals_the_problems_anew() -> None:
+    """Each of a thousand problems lies in one of ten folds, a tenth of them where it lay before."""
+    first, second = (
+        [fold_of(str(problem), 10, draw) for problem in range(1000)] for draw in ("", "1")
+    )
+    assert set(first) == set(second) == set(range(10))
+    assert 50 < sum(a == b for a, b in zip(first, second, strict=True)) < 150

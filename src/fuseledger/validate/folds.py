@@ -33,9 +33,13 @@ def rows_of(measured: Sequence[Measured]) -> list[Row]:
     return [Row(m.setting, m.kernels) for m in measured]
 
 
-def fold_of(problem: str, folds: int = FOLDS) -> int:
-    """The fold of a problem: the same in every run and on every machine."""
-    return int(hashlib.sha256(problem.encode()).hexdigest(), 16) % folds
+def fold_of(problem: str, folds: int = FOLDS, draw: str = "") -> int:
+    """The fold of a problem: the same in every run and on every machine.
+
+    Another `draw` deals the problems anew.
+    """
+    dealt = f"{draw} {problem}" if draw else problem
+    return int(hashlib.sha256(dealt.encode()).hexdigest(), 16) % folds
 
 
 class LeftOut(Struct, frozen=True):
@@ -55,9 +59,11 @@ class LeftOut(Struct, frozen=True):
         return [*kernels.tolist(), float(made.host_us[row])]
 
 
-def by_problem(measured: Sequence[Measured], priors: Mapping[str, Prior] = PRIORS) -> LeftOut:
+def by_problem(
+    measured: Sequence[Measured], priors: Mapping[str, Prior] = PRIORS, draw: str = ""
+) -> LeftOut:
     """Out of fold: all rows of a problem, on every device, are left out together."""
-    return _left_out(measured, [str(fold_of(m.problem)) for m in measured], priors)
+    return _left_out(measured, [str(fold_of(m.problem, draw=draw)) for m in measured], priors)
 
 
 def by_device(measured: Sequence[Measured], priors: Mapping[str, Prior] = PRIORS) -> LeftOut:

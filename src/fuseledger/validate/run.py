@@ -90,51 +90,44 @@ def read_corpus(path: Path, plans: PlanSource = "standin") -> Corpus:
     return read_decisions(path) if path.suffix == ".jsonl" else read_table(path)
 
 
-def validate(
-    path: Path, *, leave_device_out: bool = True, plans: PlanSource = "standin"
-) -> Validation:
+def validate(path: Path, *, plans: PlanSource = "standin") -> Validation:
     """Out-of-fold predictions of a corpus and their scores."""
     corpus = read_corpus(path, plans)
     if not corpus.rows:
         reasons = "; ".join(f"{reason} ({n})" for reason, n in corpus.skipped.items())
         raise CorpusError(f"{path}: no row can be priced: {reasons or 'it has none'}")
-    rows = [m for m in corpus.rows if m.priced_us is None]
-    measured = [*rows, *(m for m in corpus.rows if m.priced_us is not None)]
+    fitted = [m for m in corpus.rows if m.priced_us is None]
+    priced = [m for m in corpus.rows if m.priced_us is not None]
+    measured = [*fitted, *priced]
     priors, protocol = start(measured)
-    naive = np.array(
-        [
-            # a row that came priced, without kernels, has bytes and FLOPs of its own plan alone
-            naive_us(m.kernels, m.setting.device) if m.kernels or m.priced_us is None else math.nan
-            for m in measured
-        ]
-    )
-    if measured[0].priced_us is not None:
-        priced = np.array([m.priced_us for m in measured])
-        return Validation(
-            corpus=str(path), rows=scores(measured, priced, naive), device_out=[],
-            calibration=calibration(measured, priced, [m.bar for m in measured]),
-            worst=_worst(measured, priced, None), skipped=corpus.skipped, notes=corpus.notes,
-            protocol=protocol, fit=None, points=_points(measured, priced), curves={},
-        )  # fmt: skip
-    left_out = by_problem(rows, priors)
-    folds = [fold_of(m.problem) for m in rows]
-    priced = np.array([m.priced_us for m in measured[len(rows) :]])
-    predicted = np.concatenate([left_out.times_us, priced])
-    devices = {m.setting.device.name for m in rows}
-    alone = None
-    if leave_device_out and len(devices) > 1:
-        alone = np.concatenate([by_device(rows, priors).times_us, priced])
+    naive = np.array([_naive_us(m) for m in measured])
+    predicted = priced_us = np.array([m.priced_us for m in priced])
+    bars = [m.bar for m in priced]
+    left_out = fitted_on_all = None
+    device_out: list[Score] = []
+    curves: dict[str, list[tuple[float, float]]] = {}
+    if fitted:
+        left_out, folds = by_problem(fitted, priors), [fold_of(m.problem) for m in fitted]
+        predicted = np.concatenate([left_out.times_us, priced_us])
+        bars = [*bars_of_other_parts(fitted, left_out.times_us, folds), *bars]
+        curves = calibration_curves(fitted, left_out.times_us, folds)
+        fitted_on_all = _fit_on_all(fitted, left_out, priors, path)
+        if len({m.setting.device.name for m in fitted}) > 1:
+            alone = by_device(fitted, priors).times_us
+            device_out = scores(measured, np.concatenate([alone, priced_us]), naive)
     return Validation(
-        corpus=str(path), rows=scores(measured, predicted, naive),
-        device_out=scores(measured, alone, naive) if alone is not None else [],
-        calibration=calibration(
-            rows, left_out.times_us, bars_of_other_parts(rows, left_out.times_us, folds)
-        ),
-        worst=_worst(measured, predicted, left_out), skipped=corpus.skipped, notes=corpus.notes,
-        protocol=protocol, fit=_fit_on_all(rows, left_out, priors, path),
-        points=_points(measured, predicted),
-        curves=calibration_curves(rows, left_out.times_us, folds),
+        corpus=str(path), rows=scores(measured, predicted, naive), device_out=device_out,
+        calibration=calibration(measured, predicted, bars), curves=curves,
+        worst=_worst(measured, predicted, left_out), points=_points(measured, predicted),
+        skipped=corpus.skipped, notes=corpus.notes, protocol=protocol, fit=fitted_on_all,
     )  # fmt: skip
+
+
+def _naive_us(m: Measured) -> float:
+    """The naive roofline of a row; NaN for one that came priced, without kernels of its own."""
+    if m.priced_us is not None and not m.kernels:
+        return math.nan
+    return naive_us(m.kernels, m.setting.device)
 
 
 def start(measured: Sequence[Measured]) -> tuple[Mapping[str, Prior], str]:
