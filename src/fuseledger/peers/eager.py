@@ -16,9 +16,6 @@ from fuseledger.clock.library_kernel import LibraryKernel
 from fuseledger.frontends.aten_graph import AtenGraph, AtenNode, Ref
 from fuseledger.peers.eager_state import VIEWS, Call, Operand, Rule, dense, dense_strides
 
-EagerKernel = LibraryKernel
-"""One launch of eager PyTorch."""
-
 
 class Entry(Struct, frozen=True):
     """A row of the table: what an op launches, and where that is written down."""
@@ -30,8 +27,8 @@ class Entry(Struct, frozen=True):
 class EagerPlan(Struct, frozen=True):
     """The kernels in launch order, and the calls that the table does not know."""
 
-    kernels: tuple[EagerKernel, ...]
-    by_node: Mapping[str, tuple[EagerKernel, ...]]
+    kernels: tuple[LibraryKernel, ...]
+    by_node: Mapping[str, tuple[LibraryKernel, ...]]
     """Node → its kernels; a view or an allocation has none."""
     calls: tuple[Call, ...]
     """Every call with its tensors resolved to storages, in order."""
@@ -63,7 +60,7 @@ NOTHING = frozenset(
 """Calls that allocate, or only the host sees."""
 
 
-def eager_kernels(graph: AtenGraph) -> list[EagerKernel]:
+def eager_kernels(graph: AtenGraph) -> list[LibraryKernel]:
     """Kernels of an ATen graph in the order in which eager PyTorch launches them."""
     return list(eager_plan(graph).kernels)
 
@@ -71,8 +68,8 @@ def eager_kernels(graph: AtenGraph) -> list[EagerKernel]:
 def eager_plan(graph: AtenGraph) -> EagerPlan:
     """The eager plan of an ATen graph: its kernels by node, and what the table does not know."""
     bound = {value.name: dense(value) for _, value in (*graph.inputs, *graph.weights)}
-    kernels: list[EagerKernel] = []
-    by_node: dict[str, tuple[EagerKernel, ...]] = {}
+    kernels: list[LibraryKernel] = []
+    by_node: dict[str, tuple[LibraryKernel, ...]] = {}
     unknown: dict[str, None] = {}
     calls: list[Call] = []
     for node in graph.nodes:

@@ -32,12 +32,11 @@ def _pointwise(call: Call) -> None:
     call.launch(
         "elementwise_kernel", "pointwise", operands, [call.out], flops=float(call.out.elements),
         strided=float(strided), broadcast=float(broadcast),
-        vectorized=float(not (strided or broadcast)),
     )  # fmt: skip
 
 
 def _fill(call: Call) -> None:
-    call.launch("fill_kernel", "pointwise", [], [call.out], vectorized=1.0)
+    call.launch("fill_kernel", "pointwise", [], [call.out])
 
 
 def _copy(call: Call) -> None:
@@ -61,7 +60,7 @@ def _cat(call: Call) -> None:
 
 def _pad(call: Call) -> None:
     """Empty, fill, then copy into the interior."""
-    call.launch("fill_kernel", "pointwise", [], [call.out], vectorized=1.0)
+    call.launch("fill_kernel", "pointwise", [], [call.out])
     x = next(iter(call.tensors.values()))
     call.launch("copy_kernel (interior)", "copy", [x], [x], strided=1.0)
 
@@ -72,7 +71,7 @@ def _flip(call: Call) -> None:
 
 def _dropout(call: Call) -> None:
     x = call.tensors["input"]
-    call.launch("fused_dropout_kernel", "pointwise", [x], list(call.outputs), vectorized=1.0)
+    call.launch("fused_dropout_kernel", "pointwise", [x], list(call.outputs))
 
 
 def _embedding(call: Call) -> None:
@@ -112,11 +111,11 @@ def _logsumexp(call: Call) -> None:
     maxes = call.scratch("maxes", out.shape, out.dtype)
     shifted = call.scratch("shifted", x.shape, x.dtype)
     call.launch("reduce_kernel (amax)", "reduce", [x], [maxes], index=0.0, shape=walk)
-    call.launch("abs, eq, masked_fill", "pointwise", [maxes], [maxes], vectorized=1.0, launches=3)
+    call.launch("abs, eq, masked_fill", "pointwise", [maxes], [maxes], launches=3)
     call.launch("sub", "pointwise", [x, maxes], [shifted], broadcast=1.0)
-    call.launch("exp_", "pointwise", [shifted], [shifted], vectorized=1.0)
+    call.launch("exp_", "pointwise", [shifted], [shifted])
     call.launch("reduce_kernel (sum)", "reduce", [shifted], [out], index=0.0, shape=walk)
-    call.launch("log_, add_", "pointwise", [out, maxes], [out], vectorized=1.0, launches=2)
+    call.launch("log_, add_", "pointwise", [out, maxes], [out], launches=2)
 
 
 def _softmax(call: Call) -> None:
@@ -183,7 +182,7 @@ def _group_norm(call: Call) -> None:
     call.launch("RowwiseMomentsCUDAKernel", "moments", [x], stats, flops=3.0 * x.elements,
                 rows=groups, length=x.elements / groups, inner=1.0)  # fmt: skip
     folded = call.scratch("folded", (2, x.shape[0], x.shape[1]))
-    call.launch("ComputeFusedParamsCUDAKernel", "pointwise", stats, [folded], vectorized=1.0)
+    call.launch("ComputeFusedParamsCUDAKernel", "pointwise", stats, [folded])
     call.launch("elementwise_kernel", "pointwise", [x, folded], [call.out],
                 flops=2.0 * x.elements, broadcast=1.0)  # fmt: skip
 
@@ -195,10 +194,6 @@ def _layer_norm(call: Call) -> None:
     call.launch("vectorized_layer_norm_kernel", "layer_norm", [x, x], list(call.outputs),
                 flops=6.0 * x.elements, rows=x.elements / length, length=float(length),
                 inner=1.0)  # fmt: skip
-
-
-def _norm(call: Call) -> None:
-    _reduce(call)
 
 
 # -- pooling -------------------------------------------------------------------------------
@@ -356,7 +351,7 @@ TABLE: dict[str, Entry] = {
         ],
         _REDUCE,
     ),
-    "norm": Entry(_norm, "ReduceOps.cpp norm: linalg_vector_norm, one reduce kernel"),
+    "norm": Entry(_reduce, "ReduceOps.cpp norm: linalg_vector_norm, one reduce kernel"),
     "max.other": _ITERATOR,
     "min.other": _ITERATOR,
     "cumsum": Entry(_scan, "cuda/ScanUtils.cuh"),
