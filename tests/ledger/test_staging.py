@@ -108,6 +108,16 @@ def test_what_an_operand_is_made_of_is_copied_ahead(
     assert price.staged_bytes == kilobytes * 1024
 
 
+def test_operands_that_are_made_of_what_is_loaded_count_their_rows() -> None:
+    """Of 128 rows and 64 columns, each the relu of what is copied ahead, 192 pass."""
+    graph = read_source("relu(x[4096,512]) @ relu(y[512,4096])", dtype="fp16", dims={})
+    nest = analyse(graph, tuple(range(len(graph.ops))))
+    rows, columns = next(op for op in nest.ops.values() if op.is_contraction).kept
+    price = priced(nest, "h100-sxm", {rows: 128, columns: 64})
+    assert price.staged is not None
+    assert price.staged.rows == 128 + 64
+
+
 def test_tiles_are_rounded_up_to_powers_of_two() -> None:
     """100 rows lie in a tile of 128, 8 columns in one of 16."""
     nest = nest_of(gemm, (4000, 4096), (4096, 4096))

@@ -75,7 +75,7 @@ class Staged(Struct, frozen=True, kw_only=True):
     largest_bytes: int = 0
     """Of one operand."""
     rows: int
-    """Rows of all operands."""
+    """Rows of all operands, each once, also of those that are made of what is loaded."""
     is_read_there: bool
     """Whether the matrix unit reads shared memory."""
     passes: bool = False
@@ -162,7 +162,8 @@ class Staging:
             product_unit(self._arch, dtype, rows, columns, WARPS)
             for dtype, (rows, columns) in zip(self._dtypes, sides, strict=True)
         }
-        piped = source = single = kept = made = largest = lines = 0
+        piped = source = single = kept = made = largest = 0
+        tiles = {(operand.product, operand.side) for operand in self._operands}
         for operand in self._operands:
             if operand.kind == "handed" and "wgmma" in units:
                 continue
@@ -172,7 +173,6 @@ class Staging:
             if operand.kind == "source":
                 source += 0 if owning and operand.owned else found
                 continue
-            lines += rows
             if operand.kind == "piped":
                 piped += found
                 continue
@@ -183,7 +183,7 @@ class Staging:
                 made += found
         return Staged(
             step_bytes=piped, source_bytes=source, single_bytes=single, kept_bytes=kept,
-            made_bytes=made, largest_bytes=largest, rows=lines,
+            made_bytes=made, largest_bytes=largest, rows=sum(sides[k][side] for k, side in tiles),
             is_read_there=not units.isdisjoint(READS_SHARED), passes=units == {"mfma"},
         )  # fmt: skip
 
