@@ -386,6 +386,39 @@ def test_ops_that_depend_on_no_input_are_weights() -> None:
     assert sorted(t.role for t in graph.tensors.values()) == ["input", "output", "weight"]
 
 
+class Quantised(torch.nn.Module):
+    """A linear layer whose weight is stored in 8 bits, two values in each or one."""
+
+    def __init__(self, columns: int, *, two: bool) -> None:
+        super().__init__()
+        dtype = torch.uint8 if two else torch.int8
+        self.register_buffer("w", torch.zeros(8, columns // (1 + two), dtype=dtype))
+        self.two = two
+
+    def forward(self, x: Any) -> Any:
+        """x times the weight, widened."""
+        w: Any = self.w.mT.contiguous().mT
+        if self.two:
+            w = torch.stack([w & 15, w >> 4], -1).reshape(8, -1)
+        return F.linear(x, w.to(x.dtype))
+
+
+@pytest.mark.parametrize(
+    ("two", "functions"),
+    [
+        (False, ["cast", "gemm"]),
+        (True, ["bitwise_and", "shift_right", "concat", "cast", "gemm"]),
+    ],
+)
+def test_quantised_weights_are_read_narrow(two: bool, functions: list[str]) -> None:
+    """Of 8 rows and 16 columns, 128 bytes are read in 8 bits a weight and 64 in 4, in whatever
+    order they are stored; widening them is an op."""
+    graph, _ = lowered(Quantised(16, two=two), (torch.zeros(4, 16),))
+    assert [op.function for op in graph.ops] == functions
+    (weight,) = [t for t in graph.tensors.values() if t.role == "weight"]
+    assert weight.bytes == 128 // (1 + two)
+
+
 def test_dropout_draws_inside_its_op() -> None:
     """Dropout in training is one op that reads its input alone."""
     graph, _ = lowered(Function(lambda x: F.dropout(x, 0.5, True)), (X,))

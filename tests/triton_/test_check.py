@@ -8,6 +8,7 @@ from planned import CHAIN, CONV, FAMILIES, planned
 from fuseledger.devices import load as load_device
 from fuseledger.frontends.source import load
 from fuseledger.graph.builder import GraphBuilder
+from fuseledger.graph.scalar import Read, call
 from fuseledger.ledger.kernel import AxisSchedule, Kernel, Schedule
 from fuseledger.planner.plan import plan_of_groups
 from fuseledger.triton import check, emit
@@ -159,6 +160,19 @@ def test_bfloat16_products_are_checked() -> None:
     """The interpreter multiplies bfloat16 numbers, not the integers that hold their bits."""
     (found,) = _checked("gemm(128,128,256) + bias", dtype="bf16")
     assert found.outcome == "pass"
+
+
+def test_sums_of_narrow_whole_numbers_have_room() -> None:
+    """The low four bits of a byte less 8 are -8 to 7, not 248 to 7: bytes are widened, and the mask
+    is a whole number."""
+    b = GraphBuilder("packed")
+    packed = b.input("packed", (64, 64), "uint8")
+    low = call("sub", call("bitwise_and", Read(0), 15), 8)
+    b.output(b.map("unpack", [packed], body=low, dtype="int32"), "low")
+    graph = b.finish()
+    plan = plan_of_groups(graph, load_device("h100-sxm"), [(0,)])
+    (found,) = check_kernels(plan.graph, [("k1", plan.kernels[0].kernel)])
+    assert found.outcome == "pass", found
 
 
 def test_parts_side_by_side_keep_their_own_tiles() -> None:

@@ -5,6 +5,8 @@ PyTorch module (`torch`). One table, keyed by operator, lowers all three. Four r
 
 - A view op changes a `View` and makes no op.
 - What depends on no input is a weight: it is not computed, and `Lowering.folded` says what it was.
+  But what is computed of a weight of 8 bits or fewer is: it is stored narrow, and widened where it
+  is read.
 - An in-place op rebinds the name it mutates, what that name is a view of, and the views of that.
 - An operator that the table does not know, or whose read results it cannot give, is a barrier.
 """
@@ -32,7 +34,7 @@ from fuseledger.frontends.aten_site import Lowerer, Site, Unlowered
 from fuseledger.frontends.names import is_text
 from fuseledger.graph.builder import GraphBuilder
 from fuseledger.graph.graph import Graph
-from fuseledger.graph.tensor import MAX_ELEMENTS, too_large
+from fuseledger.graph.tensor import DTYPE_BITS, MAX_ELEMENTS, too_large
 from fuseledger.graph.view import View
 
 GROUPED_PRODUCTS = frozenset({"_grouped_mm", "_scaled_grouped_mm"})
@@ -92,6 +94,8 @@ class Lowering(Struct):
     """Stored scalar → its value, where the graph itself says so."""
     folded: dict[str, str] = field(default_factory=dict[str, str])
     """Weight that was not in the source → the source's value that it stands for."""
+    packed: set[str] = field(default_factory=set[str])
+    """Weights of 8 bits or fewer that the source stores: quantised ones, in whatever order."""
     external: set[str] = field(default_factory=set[str])
     """Values that exist before the graph runs."""
     written: dict[str, None] = field(default_factory=dict[str, None])
@@ -106,7 +110,10 @@ class Lowering(Struct):
         for name, value in source.inputs:
             self.bindings[value.name] = _Binding(b.input(name, value.shape, value.dtype))
         for name, value in source.weights:
-            self.bindings[value.name] = _Binding(b.weight(name, value.shape, value.dtype))
+            view = b.weight(name, value.shape, value.dtype)
+            self.bindings[value.name] = _Binding(view)
+            if DTYPE_BITS[value.dtype] <= 8 and value.dtype != "bool":
+                self.packed.add(view.base)
         self.external = set(self.bindings)
         self.read = needed(source)
         for node in source.nodes:
@@ -181,9 +188,15 @@ class Lowering(Struct):
                 results = [found] if isinstance(found, View) else list(found)
                 results += [None] * (len(node.outputs) - len(results))
                 results = results[: len(node.outputs)]
-                if constant and len(self.builder.ops) > before[0]:
+                made = self.builder.ops[before[0] :]
+                is_packed = any(view.base in self.packed for view in operands)
+                moves = all(op.kind == "move" for op in made)
+                if constant and made and (moves or not is_packed):
                     self._roll_back(*before)
-                    return site.fold()
+                    folded = site.fold()
+                    if is_packed:
+                        self.packed.update(view.base for view in folded if view is not None)
+                    return folded
                 if all(
                     view is not None or value.name not in self.read
                     for view, value in zip(results, node.outputs, strict=True)

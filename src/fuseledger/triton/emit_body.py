@@ -18,7 +18,7 @@ from fuseledger.errors import CannotEmit
 from fuseledger.graph.axis import Index
 from fuseledger.graph.op import Access, Op
 from fuseledger.graph.scalar import Read
-from fuseledger.graph.tensor import Tensor, is_float
+from fuseledger.graph.tensor import DTYPE_BITS, Tensor, is_float
 from fuseledger.ledger.kernel import SHALLOW
 from fuseledger.ledger.live_values import LOOP_POINTS
 from fuseledger.ledger.matrix_units import WHOLE_DEPTH
@@ -382,9 +382,10 @@ class Writer(Struct):
             )
             text += f", mask={mask_text}, other={other}"
         kind = "float" if is_float(tensor.dtype) else "bool" if tensor.dtype == "bool" else "int"
+        narrow = kind == "int" and DTYPE_BITS[tensor.dtype] < 32
         shown = [name for index in at for name, _ in index.terms]
         loaded = self.bind(
-            self._tile_name(tensor.name, shown), Text(f"{text})", depth, places, kind)
+            self._tile_name(tensor.name, shown), Text(f"{text})", depth, places, kind, narrow)
         )
         if raw or kind != "float" or tensor.dtype == "fp32":
             return loaded

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 INTEGER_SAFE = frozenset(
     {"add", "sub", "mul", "neg", "max", "min", "abs", "square", "identity", "where"}
 )
+KEEPS_BITS = frozenset({"identity", *BITWISE})
+"""Functions whose result has no more bits than their arguments."""
 RANDOM: dict[str, str] = {"uniform": "tl.rand", "normal": "tl.randn", "bernoulli": "tl.rand"}
 SEED = "SEED"
 """The constant that random numbers are drawn from, with the number of their point."""
@@ -74,10 +76,10 @@ def _call(w: Writer, op: Op, expr: Call, coords: Coords, frame: Frame) -> Text:
     texts = [
         v.condition
         if k in taken
+        else _whole(a, v, function)
+        if whole or (function in BITWISE and isinstance(a, Const))
         else v.whole
         if function in BITWISE
-        else _whole(a, v)
-        if whole
         else v.number
         for k, (a, v) in enumerate(zip(arguments, values, strict=True))
     ]
@@ -90,7 +92,8 @@ def _call(w: Writer, op: Op, expr: Call, coords: Coords, frame: Frame) -> Text:
             texts[k] = w.bind(function_stem(op), replace(values[k], text=text)).text
     is_whole = whole or function in BITWISE
     kind = "bool" if function in CONDITIONS else "int" if is_whole else "float"
-    return Text(_filled(template, texts), depth, places, kind)
+    narrow = function in KEEPS_BITS and is_whole and any(v.narrow for v in values)
+    return Text(_filled(template, texts), depth, places, kind, narrow)
 
 
 def _random(w: Writer, op: Op, expr: Call, coords: Coords, frame: Frame) -> Text:
@@ -143,5 +146,7 @@ def _integers(arguments: list[Expr], values: list[Text]) -> bool:
     return all(kinds) and any(v.kind == "int" for v in values)
 
 
-def _whole(argument: Expr, value: Text) -> str:
-    return str(int(argument.value)) if isinstance(argument, Const) else value.text
+def _whole(argument: Expr, value: Text, function: str) -> str:
+    if isinstance(argument, Const):
+        return str(int(argument.value))
+    return value.text if function in KEEPS_BITS else value.wide

@@ -44,6 +44,13 @@ class Text(Struct, frozen=True):
     depth: int = 0
     places: frozenset[int] = frozenset()
     kind: ValueKind = "float"
+    narrow: bool = False
+    """Whether it is a whole number of fewer than 32 bits, as it was loaded."""
+
+    @property
+    def wide(self) -> str:
+        """A whole number in 32 bits at least, where sums of it have room."""
+        return f"{self.text}.to(tl.int32)" if self.narrow else self.text
 
     @property
     def number(self) -> str:
