@@ -16,6 +16,7 @@ from torch_reference import Function, compared, exported, lowered
 
 from fuseledger.devices import load as load_device
 from fuseledger.frontends import torch as frontend
+from fuseledger.graph.evaluate import evaluate
 from fuseledger.planner.plan import make_plan
 
 pytestmark = pytest.mark.torch
@@ -455,6 +456,42 @@ def test_a_grouped_product_is_a_barrier_that_tells_its_work(
     assert op.flops == flops
     ledger = make_plan(graph, load_device("h100-sxm")).kernels[0]
     assert ledger.price.flops == {"matrix:bf16": flops}
+
+
+FP8 = torch.float8_e4m3fn
+
+
+def _scaled(a: Any, b: Any, s: Any, t: Any, bias: Any = None) -> Any:
+    return T._scaled_mm(a, b.mT, s, t, bias, out_dtype=torch.bfloat16)
+
+
+@pytest.mark.parametrize("shapes", [((), ()), ((8, 1), (1, 24))])
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_scaled_product_of_fp8_is_a_gemm_and_its_scales(
+    shapes: tuple[tuple[int, ...], ...], bias: bool
+) -> None:
+    """Scales of the whole or of each row and column: (a·b)·s·t and a bias, with values of 1, 2, 3
+    and 4 to the digit."""
+    given = [torch.full((8, 16), 1.0).to(FP8), torch.full((24, 16), 2.0).to(FP8)]
+    given += [torch.full(shape, value) for shape, value in zip(shapes, (3.0, 4.0), strict=True)]
+    given += [torch.full((24,), 5.0, dtype=torch.bfloat16)] if bias else []
+    graph = frontend.from_module(Function(_scaled), tuple(given))
+    assert [op.function for op in graph.ops] == ["gemm", "scale", *(["bias"] if bias else [])]
+    values = [tensor.to(torch.float64).numpy() for tensor in given]
+    names = [name for name, tensor in graph.tensors.items() if tensor.is_external]
+    found = evaluate(graph, dict(zip(names, values, strict=True)))[graph.results[0].name]
+    assert found.shape == (8, 24)
+    assert set(found.flat) == {16 * 1 * 2 * 3 * 4 + 5 * bias}
+
+
+def test_a_product_with_scales_of_blocks_is_a_barrier_that_tells_its_work() -> None:
+    """Scales of 128 of a row, and of 128×128 columns: two operations a product."""
+    given = torch.zeros(128, 256).to(FP8), torch.zeros(384, 256).to(FP8)
+    scales = torch.ones(128, 2), torch.ones(2, 3)
+    graph = frontend.from_module(Function(_scaled), (*given, *scales))
+    (op,) = graph.ops
+    assert op.is_opaque
+    assert op.flops == 2 * 128 * 256 * 384
 
 
 def test_read_pool_indices_make_a_barrier() -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 
 from fuseledger.frontends.source import load
+from fuseledger.graph.builder import GraphBuilder
+from fuseledger.graph.scalar import Read
+from fuseledger.graph.scalar import call as scalar_call
 from fuseledger.ledger.library_calls import CORES_WITH, EPILOGUES, Calls, library_calls
 from fuseledger.ledger.nest import analyse
 
@@ -65,6 +68,31 @@ def test_why_no_library_has_it(expression: str, reason: str):
     found = calls(expression)
     assert found.core is not None
     assert (found.call, found.reason) == (None, reason)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shapes", "call"),
+    [
+        ("fp8_e4m3", ((64, 1), (1, 256)), "cuBLAS + BIAS"),
+        ("fp8_e4m3", ((), (256,)), "cuBLAS + BIAS"),
+        ("fp8_e4m3", ((64, 256), ()), "None"),
+        ("fp16", ((64, 1), (1, 256)), "None"),
+    ],
+)
+def test_products_of_fp8_take_their_scales_along(
+    dtype: str, shapes: tuple[tuple[int, ...], ...], call: str
+):
+    """cuBLASLt multiplies by a number an operand, or one a row and a column; fp8 alone has them."""
+    b = GraphBuilder("scaled")
+    x, w = b.input("x", (64, 128), dtype), b.weight("w", (128, 256), dtype)
+    scales = [b.input(name, shape, "fp32") for name, shape in zip("st", shapes, strict=True)]
+    product = b.contract("gemm", "mk,kn->mn", [x, w], dtype="fp32")
+    body = scalar_call("mul", scalar_call("mul", Read(0), Read(1)), Read(2))
+    scaled = b.map("scale", [product, *scales], body=body, dtype="fp32")
+    added = scalar_call("add", Read(0), Read(1))
+    b.output(b.map("bias", [scaled, b.weight("b", (256,), "fp32")], body=added), "y")
+    graph = b.finish()
+    assert str(library_calls(analyse(graph, tuple(range(len(graph.ops)))), "nvidia").call) == call
 
 
 def test_kernels_without_a_product_have_no_class():

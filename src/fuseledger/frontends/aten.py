@@ -42,6 +42,10 @@ GROUPED_PRODUCTS = frozenset({"_grouped_mm", "_scaled_grouped_mm"})
 tensor says where the runs end, which no loop nest does. Barriers, of which the work is known."""
 
 
+SCALED_PRODUCTS = frozenset({"_scaled_mm"})
+"""Products with scales of their own; barriers where the scales are those of blocks."""
+
+
 def _grouped_flops(left: View, right: View, result: Sequence[int]) -> int:
     """FLOPs of a grouped product: each element of the result is a sum over one run's depth, or,
     where both operands have runs along the sum, each run's result over its own part of it."""
@@ -228,8 +232,11 @@ class Lowering(Struct):
         function = f"aten.{node.packet}" if node.op.startswith("aten.") else node.packet
         results = [(value.shape, value.dtype) for value in node.outputs]
         attributes = {**plain, "op": node.op}
+        result = node.outputs[0].shape
         if node.packet in GROUPED_PRODUCTS:
-            attributes["flops"] = _grouped_flops(operands[0], operands[1], node.outputs[0].shape)
+            attributes["flops"] = _grouped_flops(operands[0], operands[1], result)
+        if node.packet in SCALED_PRODUCTS:
+            attributes["flops"] = 2 * prod(result) * operands[0].shape[-1]
         return list(self.builder.opaque(function, operands, results, attributes=attributes))
 
     def _is_constant(self, view: View) -> bool:

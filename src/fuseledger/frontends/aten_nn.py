@@ -34,6 +34,26 @@ def _added_matmul(first: str, second: str) -> Lowerer:
     return lower
 
 
+def _scaled_matmul(s: Site) -> View:
+    """`(first · second) · scale_a · scale_b + bias` of fp8: scales of the whole, or of each row and
+    column. Scales of blocks, and results in fp8, are not covered."""
+    first, second = s.view(), s.view("mat2")
+    rows, columns = first.shape[0], second.shape[1]
+    scales = s.view("scale_a"), s.view("scale_b")
+    outer = ((rows, 1), (1, columns))
+    if any(x.shape != full and prod(x.shape) != 1 for x, full in zip(scales, outer, strict=True)):
+        raise Unlowered("scale_a")
+    if s.maybe("scale_result") is not None or s.out.dtype.startswith("fp8"):
+        raise Unlowered("scale_result")
+    product = compose.matmul(s.b, first, second, dtype="fp32")
+    scales = [x if len(x.shape) == 2 else s.b.reshape(x, [1, 1]) for x in scales]
+    body, bias = call("mul", call("mul", Read(0), Read(1)), Read(2)), s.maybe("bias")
+    if bias is None:
+        return s.map("scale", [product, *scales], body)
+    scaled = s.map("scale", [product, *scales], body, dtype="fp32")
+    return s.map("bias", [scaled, bias], call("add", Read(0), Read(1)))
+
+
 def _linear(s: Site) -> View:
     return compose.linear(s.b, s.view("input"), s.view("weight"), s.maybe("bias"))
 
@@ -329,6 +349,7 @@ NN: dict[str, Lowerer] = {
     "mm": _matmul("self", "mat2"), "bmm": _matmul("self", "mat2"),
     "matmul": _matmul("self", "other"), "mv": _matmul("self", "vec"),
     "dot": _matmul("self", "tensor"), "inner": _matmul("self", "other"),
+    "_int_mm": _matmul("self", "mat2"), "_scaled_mm": _scaled_matmul,
     "addmm": _added_matmul("mat1", "mat2"), "baddbmm": _added_matmul("batch1", "batch2"),
     "addmv": _added_matmul("mat", "vec"), "linear": _linear, "outer": _outer, "einsum": _einsum,
     **dict.fromkeys(

@@ -159,7 +159,7 @@ def _calls(nest: Nest, vendor: str, core: Core, products: list[int]) -> Calls:
 
 
 def _with_epilogue(library: str, core: Core, steps: list[str]) -> Calls:
-    if steps[:1] == ["alpha"]:
+    if steps[:1] == ["alpha"] or (core == "gemm" and steps[:1] == ["scales"]):
         steps = steps[1:]
     known = {epilogue: name for epilogue, name in EPILOGUES.items() if name in CORES_WITH[core]}
     for order in _orders(steps):
@@ -250,6 +250,8 @@ def _steps(nest: Nest, product: int) -> list[str] | str:
             continue
         follows = not {current, *statistic}.isdisjoint(read.tensor for read in op.reads)
         step = _step(op, current, head, statistic) if follows else None
+        if follows and step is None and _scales_sides(nest, op, current, head):
+            step = "scales"
         if step is None:
             return f"a library has no epilogue {op.function}"
         if op.combine == "max_sumexp":
@@ -298,6 +300,26 @@ def _step(op: Op, current: str, head: Op, statistic: list[str]) -> str | None:
 def _scales(body: Call) -> bool:
     kinds: list[type[Expr]] = [type(arg) for arg in body.args]
     return kinds == [Read, Const] or (body.function == "mul" and kinds == [Const, Read])
+
+
+def _scales_sides(nest: Nest, op: Op, current: str, head: Op) -> bool:
+    """Whether a product of fp8 is multiplied by what its operands were scaled by: a number each, or
+    one a row and a column (cublasLtMatmulMatrixScale_t, SCALAR_32F and OUTER_VEC_32F; hipBLASLt's
+    A_SCALE_POINTER_VEC and B_SCALE_POINTER_VEC)."""
+    dtypes = {nest.graph.tensors[read.tensor].dtype for read in head.reads}
+    others = [read for read in op.reads if read.tensor != current]
+    if not all(dtype.startswith("fp8") for dtype in dtypes) or op.combine is not None:
+        return False
+    sides = [set(read.axes) - head.reduces for read in head.reads]
+    alone = (sides[0] - sides[1], sides[1] - sides[0])
+    axes = [{name for name in read.axes if op.sizes.get(name, 1) > 1} for read in others]
+    return _only_multiplies(op.body) and all(any(a <= side for side in alone) for a in axes)
+
+
+def _only_multiplies(body: Expr | None) -> bool:
+    if isinstance(body, Call):
+        return body.function == "mul" and all(map(_only_multiplies, body.args))
+    return isinstance(body, Read)
 
 
 def _sum(op: Op, added: str, current: str, head: Op) -> str:

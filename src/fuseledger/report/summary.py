@@ -308,7 +308,10 @@ def _barriers(document: PlanDocument) -> str | None:
     if not counts:
         return None
     named = ", ".join(f"{count} {name}" for name, count in counts.items())
-    return f"{named}: priced as one pass over their tensors; how they run is not known"
+    words = f"{named}: priced as one pass over their tensors; how they run is not known"
+    ops = document.graph.ops
+    products = dict.fromkeys(op.function for op in ops if op.kind == "opaque" and op.flops)
+    return f"{words}; the work of {', '.join(products)} is counted" if products else words
 
 
 def registers_words(account: AccountPart) -> str:
