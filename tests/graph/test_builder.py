@@ -176,3 +176,11 @@ def test_promotion(dtypes: list[str], expected: str):
 def test_letters_skip_size_one():
     """Dimensions of size 1 have no letter."""
     assert dim_letters((2, 1, 3)) == ({"d0": 2, "d2": 3}, ["d0", None, "d2"])
+
+
+def test_a_number_that_a_barrier_needs_whole_is_filled_in():
+    """A scalar repeated over a tensor is no move of one: the op is a fill."""
+    b = GraphBuilder("filled")
+    zero = b.weight("zero", (), "fp16").expand((4, 8))
+    b.output(b.opaque("recurrence", [zero], [((4,), "fp16")])[0], "y")
+    assert [op.function for op in b.finish().ops] == ["fill", "recurrence"]

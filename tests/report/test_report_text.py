@@ -10,6 +10,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from fuseledger.devices import load as load_device
 from fuseledger.frontends.source import load
+from fuseledger.graph.builder import GraphBuilder
 from fuseledger.planner.plan import make_plan
 from fuseledger.report.build import plan_document as built
 from fuseledger.report.document import KernelPart, PlanDocument, kernel_document
@@ -88,6 +89,16 @@ def test_equal_kernels_of_a_large_plan_share_a_row() -> None:
     assert len(lines) < 30
 
 
+def test_kernels_whose_rows_would_read_the_same_share_one() -> None:
+    """Of forty kernels the lengths of loops differ, which no row shows."""
+    made = msgspec.to_builtins(repeated(40))
+    for i, kernel in enumerate(made["plan"]["kernels"]):
+        loop = {"name": "z", "size": 100 + i, "treatment": "loop", "tile": 64}
+        kernel["schedule"]["axes"] = [*kernel["schedule"]["axes"], loop]
+    (row,) = summarise(msgspec.convert(made, PlanDocument)).kernels
+    assert row.count == 40
+
+
 def test_all_shows_every_kernel() -> None:
     """`everything` gives each kernel and each cut a row of its own."""
     summary = summarise(repeated(400), everything=True)
@@ -140,6 +151,21 @@ def test_an_op_of_unknown_kind_shows_no_schedule() -> None:
     words = explain_text(kernel_document(made, 1), page)
     assert "schedule:" not in words
     assert "priced as one pass over their tensors" in _text(made)
+    assert made.plan.kernels[0].schedule.axes == []
+    assert made.plan.kernels[0].schedule.blocks == 0
+
+
+def test_a_barrier_whose_work_is_known_says_so() -> None:
+    """Of a grouped product the work is counted beside its pass over the tensors."""
+    b = GraphBuilder("experts")
+    x, w = b.input("x", (64, 32), "bf16"), b.weight("w", (4, 32, 64), "bf16")
+    (y,) = b.opaque("product", [x, w], [((64, 64), "bf16")], attributes={"flops": 2 * 64 * 64 * 32})
+    b.output(y, "y")
+    plan = make_plan(b.finish(), load_device("h100-sxm"))
+    made = built(plan, source="experts", load_seconds=0.0, verdicts=edge_verdicts(plan))
+    words = summarise(made).barriers
+    assert words is not None
+    assert words.endswith("how they run is not known; the work of product is counted")
 
 
 def test_the_clocks_title_names_what_is_added() -> None:

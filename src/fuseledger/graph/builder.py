@@ -290,10 +290,12 @@ class GraphBuilder(Struct):
         return self.move(view)
 
     def move(self, view: View) -> View:
-        """A copy of the view into a tensor of its own, row-major."""
+        """A copy of the view into a tensor of its own, row-major; a `fill` where it repeats a
+        number."""
         letters, out = dim_letters(view.shape)
         reads = [Operand(view, tuple(out))]
-        copy = self.loop("move", letters, reads, out, Read(0), dtypes=[view.dtype], kind="move")[0]
+        name = "move" if self.tensors[view.base].shape else "fill"
+        copy = self.loop(name, letters, reads, out, Read(0), dtypes=[view.dtype], kind="move")[0]
         return View.whole(copy.base, view.shape, view.dtype)
 
     def reshape(self, view: View, shape: Sequence[int]) -> View:

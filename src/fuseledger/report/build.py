@@ -131,6 +131,7 @@ def _op(op: Op) -> OpPart:
 def _kernel(graph: Graph, ledger: KernelLedger) -> KernelPart:
     schedule, time = ledger.kernel.schedule, ledger.time
     sizes = {axis.name: axis.size for i in ledger.kernel.ops for axis in graph.ops[i].axes}
+    is_opaque = any(graph.ops[i].is_opaque for i in ledger.kernel.ops)
     return KernelPart(
         name=ledger.name,
         ops=list(ledger.ops),
@@ -139,8 +140,9 @@ def _kernel(graph: Graph, ledger: KernelLedger) -> KernelPart:
             axes=[
                 AxisPart(name=name, size=sizes[name], treatment=axis.treatment, tile=axis.tile)
                 for name, axis in schedule.axes
+                if not is_opaque
             ],
-            blocks=ledger.price.blocks, warps=schedule.warps, stages=schedule.pipeline.stages,
+            blocks=0 if is_opaque else ledger.price.blocks, warps=schedule.warps, stages=schedule.pipeline.stages,
             step_bytes=schedule.pipeline.step_bytes,
             walks=schedule.walks, merge=schedule.merge,
         ),

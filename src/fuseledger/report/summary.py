@@ -192,11 +192,16 @@ def _kernel_rows(
 
 
 def _kind(kernel: KernelPart) -> Hashable:
-    """Equal for kernels that do the same to tensors of other names."""
-    accounts = kernel.accounts
+    """Equal for kernels whose rows differ in the names of axes alone."""
+    accounts, schedule = kernel.accounts, kernel.schedule
+    shown = [
+        (a.treatment, 0 if a.treatment == "whole" else a.tile)
+        for a in schedule.axes
+        if a.treatment != "loop" and (a.treatment, a.tile) != ("grid", 1)
+    ]
     return (
-        kernel.label, tuple((a.treatment, a.size, a.tile) for a in kernel.schedule.axes),
-        round(kernel.time_us, 6),
+        kernel.label, schedule.blocks, tuple(shown), tuple(kernel_notes(kernel)),
+        kernel.time.bound, round(kernel.time_us, 6),
         accounts.traffic.value, accounts.registers.value, accounts.capacity.value,
     )  # fmt: skip
 
