@@ -12,6 +12,10 @@ from fuseledger.ledger.library_calls import CORES_WITH, EPILOGUES, Calls, librar
 from fuseledger.ledger.nest import analyse
 
 X, W = "x[64,128]", "w[128,256]"
+HEADS = "".join(
+    f"{name} = transpose(reshape(slice(x[64,96] fp16, {at}, {at + 32}), 1, 64, 8, 4), 0, 2, 1, 3); "
+    for name, at in (("q", 0), ("k", 32), ("v", 64))
+)
 Q, K, V = (f"{name}[1,8,64,32] fp16" for name in "qkv")
 
 
@@ -36,10 +40,15 @@ def calls(expression: str, vendor: str = "nvidia") -> Calls:
         ("conv2d(x[2,16,8,8], w[32,16,3,3]) + relu", "cuDNN + RELU"),
         ("conv2d(x[2,16,8,8], w[32,16,3,3]) + b[32,1,1]", "cuDNN + BIAS"),
         (f"attention({Q}, {K}, {V})", "cuDNN"),
+        (f"{HEADS} attention(q, k, v)", "cuDNN"),
+        (f"{HEADS} q @ transpose(k)", "cuBLAS"),
+        (f"{HEADS} q @ w[1,8,4,16] fp16", "cuBLAS"),
+        (f"{X} @ transpose({X})", "cuBLAS"),
     ],
 )
 def test_what_a_library_computes(expression: str, call: str):
-    """The epilogues of cuBLASLt, the residual before the activation only, sums in any order."""
+    """The epilogues of cuBLASLt, the residual before the activation only, sums in any order;
+    operands may be parts of one tensor, the heads of a packed projection."""
     assert str(calls(expression).call) == call
 
 

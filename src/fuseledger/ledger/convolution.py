@@ -6,6 +6,7 @@ from math import prod
 
 from msgspec import Struct
 
+from fuseledger.graph.axis import Index
 from fuseledger.graph.op import Access, Op
 from fuseledger.graph.tensor import Tensor
 
@@ -81,6 +82,24 @@ def convolution_of(op: Op, x_tensor: Tensor, y_tensor: Tensor) -> Convolution:
 def is_windowed(access: Access) -> bool:
     """Whether a coordinate slides a window: two axes, or a divisor."""
     return any(len(index.terms) > 1 or index.divisor > 1 for index in access.index)
+
+
+def slides(op: Op, access: Access) -> bool:
+    """Whether an op's read slides a window. Where one axis alone is reduced, and no place of a
+    coordinate is reached twice, the coordinate is a dimension that falls into parts (the heads of a
+    packed projection), and the op a product of matrices with strides of their own."""
+    if len(op.reduces) > 1:
+        return is_windowed(access)
+    return any(index.divisor > 1 or _overlaps(op, index) for index in access.index)
+
+
+def _overlaps(op: Op, index: Index) -> bool:
+    reached = 1
+    for name, step in sorted(index.terms, key=lambda term: abs(term[1])):
+        if abs(step) < reached:
+            return True
+        reached = abs(step) * op.sizes[name]
+    return False
 
 
 def _plain(access: Access, place: int) -> str | None:

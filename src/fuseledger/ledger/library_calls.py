@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from fuseledger.graph.op import Op
 from fuseledger.graph.scalar import Call, Const, Expr, Read
-from fuseledger.ledger.convolution import Convolution, convolution_of, is_windowed
+from fuseledger.ledger.convolution import Convolution, convolution_of, is_windowed, slides
 from fuseledger.ledger.kernel import Merge
 from fuseledger.ledger.masks import unmasked_share
 from fuseledger.ledger.nest import Nest
@@ -214,7 +214,8 @@ _INSIDE = ("alpha", "mask", "identity")
 
 
 def is_product(op: Op) -> bool:
-    """Σ of a product of two different tensors: a contraction, a GEMV, a convolution."""
+    """Σ of a product of two tensors, or of two parts of one (a packed projection's queries and
+    keys): a contraction, a GEMV, a convolution; not of squares."""
     if op.combine != "sum" or not op.reduces or not isinstance(op.body, Call):
         return False
     if op.body.function != "mul" or len(op.reads) != 2:
@@ -223,7 +224,7 @@ def is_product(op: Op) -> bool:
     if not (isinstance(first, Read) and isinstance(second, Read)):
         return False
     left, right = op.reads[first.slot], op.reads[second.slot]
-    if left.tensor == right.tensor:
+    if left == right:
         return False
     return bool(set(left.axes) & set(right.axes) & op.reduces)
 
@@ -231,7 +232,7 @@ def is_product(op: Op) -> bool:
 def _core(nest: Nest, products: list[int]) -> Core:
     if any(op.combine == "max_sumexp" for op in nest.ops.values()) and len(products) > 1:
         return "attention"
-    windowed = any(is_windowed(read) for i in products for read in nest.ops[i].reads)
+    windowed = any(slides(nest.ops[i], read) for i in products for read in nest.ops[i].reads)
     return "conv" if windowed else "gemm"
 
 
@@ -332,7 +333,7 @@ def _sum(op: Op, added: str, current: str, head: Op) -> str:
         return "residual"
     sides = [set(read.axes) - head.reduces for read in head.reads]
     alone = (sides[0] - sides[1], sides[1] - sides[0])
-    windowed = [any(len(index.terms) > 1 for index in read.index) for read in head.reads]
+    windowed = [slides(head, read) for read in head.reads]
     if any(windowed):  # a convolution's channels are those of its weight, wherever they are stored
         columns = alone[windowed.index(False)] if False in windowed else set[str]()
     else:

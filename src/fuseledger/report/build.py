@@ -142,8 +142,8 @@ def _kernel(graph: Graph, ledger: KernelLedger) -> KernelPart:
                 for name, axis in schedule.axes
                 if not is_opaque
             ],
-            blocks=0 if is_opaque else ledger.price.blocks, warps=schedule.warps, stages=schedule.pipeline.stages,
-            step_bytes=schedule.pipeline.step_bytes,
+            blocks=0 if is_opaque else ledger.price.blocks, warps=schedule.warps,
+            stages=schedule.pipeline.stages, step_bytes=schedule.pipeline.step_bytes,
             walks=schedule.walks, merge=schedule.merge,
         ),
         accounts=AccountsPart(**{name: _account(each) for name, each in ledger.accounts.items()}),
