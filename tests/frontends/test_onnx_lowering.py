@@ -117,6 +117,23 @@ def test_a_quantised_weight_is_read_quantised() -> None:
     assert all(t.role != "weight" or t.dtype == "int8" for t in graph.tensors.values())
 
 
+def test_a_quantised_weight_that_is_widened_by_hand_is_read_quantised() -> None:
+    """Cast and Mul of a weight of 8 bits, transposed, are ops, as DequantizeLinear is: 8,192 bytes
+    are read, not 32,768 of a wide copy."""
+    graph = lowered(
+        """g (float[2,64] x) => (float[2,128] y) {
+          s = Constant <value_float=0.1> ()
+          t = Transpose (q)
+          c = Cast <to=1> (t)
+          w = Mul (c, s)
+          y = MatMul (x, w)
+        }""",
+        weights={"q": np.ones((128, 64), np.int8)},
+    )
+    assert [op.function for op in graph.ops] == ["cast", "mul", "gemm"]
+    assert [t.bytes for t in graph.tensors.values() if t.role == "weight"] == [128 * 64]
+
+
 def test_views_make_no_ops() -> None:
     """Transpose, Slice, Split, Unsqueeze and Expand before one Add."""
     graph = lowered(

@@ -24,7 +24,7 @@ from fuseledger.frontends.onnx_read import (
     operator,
     standard,
 )
-from fuseledger.graph.tensor import MAX_ELEMENTS, too_large
+from fuseledger.graph.tensor import DTYPE_BITS, MAX_ELEMENTS, too_large
 
 DTYPES: dict[str, str] = {
     "FLOAT": "fp32", "DOUBLE": "fp64", "FLOAT16": "fp16", "BFLOAT16": "bf16",
@@ -63,6 +63,8 @@ class Value(Struct):
     dtype: str | None = None
     constant: bool = False
     """It depends on no input."""
+    packed: bool = False
+    """It is a weight of 8 bits or fewer, a quantised one, or a view of one."""
     array: Any = None
     """Its data, where small and known."""
     type_: Any = None
@@ -125,6 +127,8 @@ class Inference(Struct):
         value = self._typed(Value(tensor.name, constant=True), type_)
         if prod(tensor.dims) <= VALUE_LIMIT and has_data(tensor):
             value.array = self._array(tensor)
+        bits = DTYPE_BITS.get(value.dtype or "", 0)
+        value.packed = 0 < bits <= 8 and value.dtype != "bool" and value.array is None
         self.values[tensor.name] = value
 
     def infer(self, node: Any) -> list[Value | None]:

@@ -159,7 +159,8 @@ class Lowering(Struct):
         needed = [v if v is not None and v.name in self.read else None for v in results]
         inputs = [self.inference.values[name] if name else None for name in node.input]
         if all(v is None or (v.constant and v.is_sized) for v in needed):
-            self._constant(node, inputs, results, needed)
+            if not self._unpacked(node, inputs, results, needed):
+                self._constant(node, inputs, results, needed)
             return
         reads = [*inputs, *(self.inference.values[name] for name in captured(node))]
         if not any(value is not None and value.name in self.unsized for value in reads):
@@ -198,6 +199,30 @@ class Lowering(Struct):
                 self.unsized[name] = self.unsized[value.name]
             elif value.is_sized and value.array is None:
                 self.views[name] = self.view(value)
+
+    def _unpacked(
+        self, node: Any, inputs: list[Value | None], results: list[Value | None],
+        needed: list[Value | None],
+    ) -> bool:  # fmt: skip
+        """Whether this is computed of quantised weights: they are stored narrow, and widened where
+        they are read, in place of being weights in the wider type."""
+        if not any(value is not None and value.packed for value in inputs):
+            return False
+        if any(value is not None and not value.is_sized for value in inputs):
+            return False
+        if all(value is None or value.array is not None for value in needed):
+            return False
+        views = self._lowered(node, inputs, results, needed, views_only=True)
+        is_view = views is not None
+        if views is None:
+            views = self._lowered(node, inputs, results, needed)
+        if views is None:
+            return False
+        for value in needed:
+            if value is not None:
+                value.constant = value.packed = is_view
+        self._bind(node, needed, views)
+        return True
 
     def _constant(
         self, node: Any, inputs: list[Value | None], results: list[Value | None],
