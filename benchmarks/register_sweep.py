@@ -197,10 +197,21 @@ STREAMS = (
         steps=(128, 256), stages=(2, 3, 4, 5),
     ),
     Stream(kernels=180, families=tuple(FAMILIES), devices=("mi300x",), steps=(64, 64, 128)),
+    Stream(
+        kernels=400, families=("pointwise", "reduction", "norm", "window"), devices=DEVICES[:4]
+    ),
+    Stream(kernels=240, families=("contractions", "gemm", "window"), least=10, steps=(64, 128)),
+    Stream(
+        kernels=240, families=("pointwise", "reduction", "norm", "window"), devices=("mi300x",)
+    ),
+    Stream(
+        kernels=160, families=("gemm", "contractions"), least=11, devices=("b200", "mi300x"),
+        steps=(64, 128),
+    ),
 )  # fmt: skip
 """Everything, the products with tiles that matrix units like, more without products, and more for
 the matrix units that one device of the list has: `wgmma`, `tcgen05`; epilogues of large tiles; the
-longer steps of pipelines; and more for AMD, which one device stands for."""
+longer steps of pipelines; more for AMD, which one device stands for; and more of each again."""
 
 
 def cases(stream: Stream, seed: int) -> Iterator[Case]:

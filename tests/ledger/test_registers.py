@@ -9,7 +9,8 @@ from fuseledger.devices import load as load_device
 from fuseledger.frontends.source import load
 from fuseledger.graph.builder import GraphBuilder
 from fuseledger.ledger.kernel import SHALLOW
-from fuseledger.ledger.matrix_units import product_unit, warps_of_rows
+from fuseledger.ledger.live_values import Loop
+from fuseledger.ledger.matrix_units import Share, product_unit, share_of_warp
 from fuseledger.ledger.nest import analyse
 from fuseledger.ledger.price import Price
 from fuseledger.ledger.pricer import Pricer
@@ -59,11 +60,48 @@ def test_amounts_of_a_pointwise_tile_are_rounded_to_powers_of_two() -> None:
 def test_a_warp_has_its_rows_and_columns_of_a_product() -> None:
     """256×64 on 4 warps: rows are dealt out twice, down to 64×64 a warp; all warps of 16×128 have
     the same rows."""
-    assert warps_of_rows(256, 64, 4) == 4
-    assert warps_of_rows(16, 128, 4) == 1
+    assert share_of_warp("mma", 256, 64, 4) == Share(64, 64, 32)
+    assert share_of_warp("mma", 16, 128, 4) == Share(16, 32, 32)
+    assert share_of_warp("wgmma", 64, 128, 8) == Share(16, 64, 32)
     found = _amounts(_pricer(CHAIN), {"m": 256, "n": 64}, warps=4)
     assert found["sides"] == 256 / 4 + 64
     assert found["accumulators"] == 256 * 64 / 128
+
+
+@pytest.mark.parametrize(
+    ("tile", "warps", "share"),
+    [
+        ((128, 64), 4, (64, 64)),  # two wavefronts, one below the other
+        ((64, 128), 8, (64, 32)),  # four side by side
+        ((32, 64), 8, (32, 64)),  # two instructions of 32×32: four wavefronts compute the same
+        ((16, 128), 8, (16, 32)),  # instructions of 16×16
+    ],
+)
+def test_wavefronts_have_a_share_of_a_tile(
+    tile: tuple[int, int], warps: int, share: tuple[int, int]
+) -> None:
+    """As `warpsPerCTA` and `instrShape` of Triton's layout say, compiled for gfx942."""
+    assert share_of_warp("mfma", *tile, warps) == Share(*share, 64)
+
+
+def test_short_loops_are_unrolled() -> None:
+    """4 elements of one FLOP and 16 more are 24 instructions: six steps have room in 150, four are
+    taken; 12 steps (288) are all of a loop; 64 elements leave no room for two steps."""
+    assert Loop(512, 100).unrolled(4, 1) == 4
+    assert Loop(512, 12).unrolled(4, 1) == 12
+    assert Loop(8192, 100).unrolled(64, 1) == 1
+
+
+def test_what_varies_along_a_row_is_loaded_for_every_row() -> None:
+    """Rows of two tiled axes are one: a bias along the first is loaded for all 64·64 of them, 32
+    halves a thread of 128 beside 256 of x; where a block has one of that axis, it is one for all."""
+    b = GraphBuilder("bias")
+    x, bias = b.input("x", (64, 64, 64), "fp16"), b.input("bias", (64, 1, 1), "fp16")
+    b.output(b.map("add", [x, bias]), "out")
+    pricer = Pricer(analyse(b.finish(), (0,)), load_device("h100-sxm"))
+    first, second, third = pricer.nest.open_axes
+    assert _amounts(pricer, {first: 64, second: 64, third: 8}, warps=4)["words"] == (256 + 32) / 2
+    assert _amounts(pricer, {first: 1, second: 64, third: 8}, warps=4)["words"] == (4 + 1) / 2
 
 
 def test_values_of_an_epilogue_add_to_a_loop_that_is_over() -> None:

@@ -12,7 +12,7 @@ A term whose figures the device does not state is left out.
 from __future__ import annotations
 
 from functools import cached_property
-from math import prod
+from math import inf, prod
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from msgspec import Struct
@@ -41,8 +41,6 @@ PAIR_LOADS = 0.75
 """Share of its loads that a library's product makes where blocks form clusters: two neighbours of
 square tiles load three tiles' sides in place of four (cuBLAS on Hopper and Blackwell names such
 kernels `2x1` and `2cta`: github.com/triton-lang/triton/pull/9044). Triton does not share loads."""
-DOT_ROWS = 16
-"""Least rows of a generated tile: Triton's `tl.dot` takes 16 or more."""
 COMBINE_TILE = 1024
 """Results that a block of the combine kernel folds: 4 warps × 8 elements."""
 TICKET_TRIPS = 3
@@ -186,18 +184,23 @@ class Roofline(Struct, frozen=True, dict=True):
         if rate is not None:
             library, generated = rate.share, rate.share * generated / library
             idle = fill * rate.idle
-        rows = price.calls.rows
-        padded_us = matrix_us * _padding(price, DOT_ROWS) if rows else matrix_us
-        own = _Realised(GENERATED, generated, l2_us, padded_us / generated, own_trips_us, spill_us)
+        own_us = matrix_us * price.padding.generated / generated
+        own = _Realised(GENERATED, generated, l2_us, own_us, own_trips_us, spill_us)
         if calls.call is None:
+            return own
+        padding = 1.0
+        if calls.rows:
+            padding = max(1.0, ATTENTION_TILE / prod([price.tiles.get(n, 1) for n in calls.rows]))
+        elif calls.core == "gemm":
+            padding = price.padding.library
+        if padding == inf:
             return own
         if price.merge == "last block" and price.merge not in calls.call.merges:
             return own
         loads, computed = self._rates.library_loads * calls.unmasked, calls.unmasked
-        padded_us = matrix_us * _padding(price, ATTENTION_TILE) if rows else matrix_us
         theirs = _Realised(
             calls.call.name, library, self._l2_us(price, loads),
-            idle * padded_us * computed / library, trips_us, computed=computed,
+            idle * padding * matrix_us * computed / library, trips_us, computed=computed,
         )  # fmt: skip
         if self.realise != "best":
             return theirs if self.realise == "library" else own
@@ -362,12 +365,6 @@ class Roofline(Struct, frozen=True, dict=True):
         again = (price.l2_bytes - price.write_bytes) / reads
         in_flight = rates.sms * price.blocks_per_sm
         return reads * max(0.0, again / max(1.0, in_flight**0.5) - 1.0)
-
-
-def _padding(price: Price, least: int) -> float:
-    """Rows of an attention's tile, at least so many, over those that hold queries."""
-    rows = prod([price.tiles.get(name, 1) for name in price.calls.rows])
-    return max(1.0, least / rows)
 
 
 def _fill(blocks: int, sms: int) -> float:

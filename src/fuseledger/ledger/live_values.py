@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from math import prod, sqrt
+from math import floor, log2, prod, sqrt
 from typing import Protocol
 
 from msgspec import Struct
@@ -23,13 +23,26 @@ LOOP_LANES = 1024
 """Elements that a loop of a kernel without products walks at once, where there are so many."""
 TAPS = 64
 """Up to so many reduced points that no tensor holds side by side are walked one by one."""
+LOOP_INSTRUCTIONS = 16
+"""Instructions of a loop beside those of its elements: addresses, the test of its end, a reduction
+over the threads of a row."""
+UNROLLED_WHOLE, UNROLLED_PARTLY = 300, 150
+"""Most instructions to which a loop is unrolled for its whole length, and in part (LLVM's
+`UnrollThreshold` at O3 and `UnrollPartialThreshold`; what ptxas does is not published)."""
 
 
 class Part(Protocol):
     """A part of a tensor in a block: see `footprint.py`."""
 
-    position: int
-    looped: tuple[str, ...]
+    @property
+    def position(self) -> int:
+        """Of the op that works on it."""
+        ...
+
+    @property
+    def looped(self) -> tuple[str, ...]:
+        """Axes along which it is walked in a loop."""
+        ...
 
     def elements(self, region: Mapping[str, int]) -> int:
         """Elements of it in a block."""
@@ -56,13 +69,30 @@ class Load(Struct, frozen=True):
     """The words again, where they lie across the reduced axis: a thread sums several columns."""
 
 
+class Loop(Struct, frozen=True):
+    """The in-block loop of a kernel without products."""
+
+    elements: int
+    """Of a block in one step."""
+    steps: float
+
+    def unrolled(self, elements: float, work: float) -> float:
+        """Steps that compilers compute at once, where a thread has so many elements of one, each of
+        so many FLOPs."""
+        size = elements * (work + 1) + LOOP_INSTRUCTIONS
+        if size * self.steps <= UNROLLED_WHOLE:
+            return self.steps
+        most = min(UNROLLED_PARTLY / size, self.steps)
+        return 2.0 ** floor(log2(most)) if most >= 2 else 1.0
+
+
 class Values:
     """The values of a nest's kernels as tiles: parts, and what each is to a thread."""
 
     def __init__(self, nest: Nest, parts: Parts, products: Set[int], *, owning: bool) -> None:
         self.products = len(products)
         self.parts: list[Part] = []
-        self._places: dict[int, int] = {}
+        self._places: dict[Part, int] = {}
         self.held: list[int] = []
         """Accumulators, and tensors that are owned whole."""
         self.stored: list[tuple[int, float]] = []
@@ -74,7 +104,7 @@ class Values:
         self.tensors = len(nest.external) + len(nest.outputs)
         self.shifted = sum(x.axis is None for op in ops for read in op.reads for x in read.index)
         self.reduces = any(op.combine is not None and not op.is_contraction for op in ops)
-        reduced = frozenset[str]().union(*(op.reduces for op in ops))
+        self.reduced = reduced = frozenset[str]().union(*(op.reduces for op in ops))
         tiles = any(
             op.combine is None and op.writes[0].tensor in nest.outputs and reduced & set(op.sizes)
             for op in ops
@@ -105,18 +135,34 @@ class Values:
             for i, access in reads:
                 if i in products and is_operand(nest, i, access):
                     continue
-                part = parts.part(i, access.axes, whole)
-                k = self._add(_Taps(part, nest.ops[i], access) if _walks_taps(nest, i) else part)
+                op = nest.ops[i]
+                k = self._add(self._loaded(parts, nest, i, access, whole))
                 if k not in seen:
                     seen.add(k)
                     place.setdefault(name, k)
                     words, vectors = load_of(nest, access)
-                    op = nest.ops[i]
                     across = bool(op.reduces) and not op.reduces & set(access.axes[-1:])
                     self.loads.append(Load(k, words, vectors, words * across))
             if whole and seen:
                 self.held.append(place[name])
         self._live(nest, products, place)
+        walked = frozenset[str]().union(*(part.looped for part in self.parts))
+        self.looped = [k for k, part in enumerate(self.parts) if part.looped and not products]
+        self.loop_work = sum([_flops(op) for op in ops if not walked.isdisjoint(op.sizes)])
+        """FLOPs of a point of the in-block loop."""
+
+    def loop(self, regions: Mapping[int, Mapping[str, int]], sizes: list[int]) -> Loop | None:
+        """The in-block loop of a kernel without products, if there is one."""
+        if not self.looped:
+            return None
+        k = max(self.looped, key=sizes.__getitem__)
+        part = self.parts[k]
+        region = regions[part.position]
+        points = prod([region[n] for n in part.looped])
+        if not points:
+            return None
+        rows = part.elements(region) / min(LOOP_POINTS, points)
+        return Loop(sizes[k], max(1.0, rows * points / sizes[k]))
 
     def sizes(self, regions: Mapping[int, Mapping[str, int]]) -> list[int]:
         """Elements of every part in a block, as compilers of tiles round them up."""
@@ -130,8 +176,23 @@ class Values:
             found.append(1 << (elements - 1).bit_length())
         return found
 
+    def _loaded(
+        self, parts: Parts, nest: Nest, position: int, access: Access, whole: frozenset[str]
+    ) -> Part:
+        """The part of a tensor that an op loads."""
+        op = nest.ops[position]
+        all_rows = [n for n in op.sizes if n not in self.reduced] if self.reduced else op.kept[:-1]
+        rows = tuple(name for name in all_rows if name in access.axes)
+        axes = tuple(name for name in op.sizes if name in all_rows or name in access.axes)
+        own, of_all = parts.part(position, access.axes, whole), parts.part(position, axes, whole)
+        if _walks_taps(nest, position):
+            own, of_all = _taps(own, op, access.axes), _taps(of_all, op, axes)
+        if self.products or not rows or own == of_all:
+            return own
+        return _Rows(own, of_all, rows, own.position, own.looped)
+
     def _add(self, part: Part) -> int:
-        k = self._places.setdefault(id(part), len(self.parts))
+        k = self._places.setdefault(part, len(self.parts))
         if k == len(self.parts):
             self.parts.append(part)
         return k
@@ -157,21 +218,41 @@ class Values:
         self.together = tuple(found)
 
 
-class _Taps:
+class _Taps(Struct, frozen=True):
     """What a reduction reads tap by tap: compilers unroll the taps and load them all at once."""
 
-    def __init__(self, part: Part, op: Op, access: Access) -> None:
-        self.position = part.position
-        self.looped: tuple[str, ...] = ()
-        self._kept = tuple(name for name in access.axes if name not in op.reduces)
-        self._taps = prod(op.sizes[name] for name in access.axes if name in op.reduces)
+    kept: tuple[str, ...]
+    taps: int
+    position: int
+    looped: tuple[str, ...] = ()
 
     def elements(self, region: Mapping[str, int]) -> int:
         """Elements of it in a block."""
-        return prod([region[name] for name in self._kept]) * self._taps
+        return prod([region[name] for name in self.kept]) * self.taps
+
+
+class _Rows(Struct, frozen=True):
+    """A read of a kernel without products. Its tile has the rows of the block's in one: what varies
+    along one of their axes is loaded for every row."""
+
+    own: Part
+    of_all: Part
+    axes: tuple[str, ...]
+    position: int
+    looped: tuple[str, ...]
+
+    def elements(self, region: Mapping[str, int]) -> int:
+        """Elements of it in a block."""
+        varies = any(region[name] > 1 for name in self.axes)
+        return (self.of_all if varies else self.own).elements(region)
 
 
 _NONE: frozenset[str] = frozenset()
+
+
+def _taps(part: Part, op: Op, axes: tuple[str, ...]) -> _Taps:
+    kept = tuple(name for name in axes if name not in op.reduces)
+    return _Taps(kept, prod(op.sizes[name] for name in axes if name in op.reduces), part.position)
 
 
 def _is_moved(access: Access) -> bool:
@@ -193,9 +274,9 @@ def _walks_taps(nest: Nest, position: int) -> bool:
     return True
 
 
-def side_of(part: Part, regions: Mapping[int, Mapping[str, int]]) -> int:
-    """Elements of one side of a product's tile, as compilers of tiles round it up."""
-    return max(SIDE, 1 << (part.elements(regions[part.position]) - 1).bit_length())
+def side_of(elements: int) -> int:
+    """One side of a product's tile, as compilers of tiles round it up."""
+    return max(SIDE, 1 << (elements - 1).bit_length())
 
 
 def bits_of(nest: Nest, tensor: str) -> int:
@@ -214,6 +295,11 @@ def load_of(nest: Nest, access: Access) -> tuple[float, float]:
     if not access.index or (access.index[-1].axis is not None and access.fill is None):
         return bits / 32, bits / VECTOR_BITS
     return max(1.0, bits / 32), 1.0
+
+
+def _flops(op: Op) -> float:
+    """FLOPs of a point of an op."""
+    return (work(op.body)[0] if op.body is not None else 0) + (op.combine is not None)
 
 
 def _is_special(op: Op) -> bool:

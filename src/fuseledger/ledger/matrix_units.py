@@ -2,13 +2,63 @@
 
 from __future__ import annotations
 
+from functools import cache
+from math import inf
+
+from msgspec import Struct
+
 SIDE = 16
 """Least side of a matrix product's tile."""
 WHOLE_DEPTH = 128
 """Up to so many reduced points, a product inside another's loop takes them at once."""
+MATRIX_TILE = (16, 8)
+"""Least tile of a matrix unit: mma.m16n8 on NVIDIA; the sides may swap."""
 
 
-def warps_of_rows(rows: int, columns: int, warps: int) -> int:
+LIBRARY_TILE = 256 * 128
+"""Elements of the largest tile of a block that cuBLAS has kernels of (as its profiles name them:
+`128x256`, `256x128`)."""
+
+
+@cache
+def library_tile(rows: int, columns: int) -> float:
+    """Elements of a library's tile for so many rows and columns: multiples of an instruction's, of
+    which either side may be either. Infinite where libraries have none so large."""
+    if rows * columns > LIBRARY_TILE:
+        return inf
+    return min(
+        -(-rows // m) * m * -(-columns // n) * n for m, n in (MATRIX_TILE, MATRIX_TILE[::-1])
+    )
+
+
+class Share(Struct, frozen=True):
+    """What one warp has of a product's tile. Where a tile has fewer instructions than the block has
+    warps, several compute the same."""
+
+    rows: int
+    columns: int
+    lanes: int
+
+
+@cache
+def share_of_warp(unit: str, rows: int, columns: int, warps: int) -> Share:
+    """How Triton deals a product's tile to so many warps of 32 threads."""
+    if unit == "mfma":
+        side = 32 if min(rows, columns) >= 32 else 16
+        along, across = _waves(rows // side, columns // side, max(1, warps // 2))
+        return Share(max(side, rows // along), max(side, columns // across), 64)
+    least_rows, least_columns = (1, 1) if unit == "fma" else MATRIX_TILE
+    if unit == "wgmma":
+        along = 4
+        while along < warps and along * 16 < rows:
+            along *= 2
+    else:
+        along = _warps_of_rows(rows, columns, warps)
+    across = warps // along
+    return Share(max(least_rows, rows // along), max(least_columns, columns // across), 32)
+
+
+def _warps_of_rows(rows: int, columns: int, warps: int) -> int:
     """Warps side by side along the rows of a product: as Triton deals a tile of `mma` to them, in
     turns to the side with more left (`warpsPerTileV2` of its TritonGPU dialect)."""
     along = across = 1
@@ -18,6 +68,18 @@ def warps_of_rows(rows: int, columns: int, warps: int) -> int:
         else:
             across *= 2
     return along
+
+
+def _waves(rows: int, columns: int, waves: int) -> tuple[int, int]:
+    """Wavefronts along rows and columns, of so many instructions each (`warpsPerTile` of Triton's
+    `AccelerateAMDMatmul`)."""
+    along = across = 1
+    while along * across < waves:
+        if rows // 2 // along >= columns // across and along < rows:
+            along *= 2
+        else:
+            across *= 2
+    return (across, along) if across > columns else (along, across)
 
 
 def product_unit(arch: str, dtype: str, rows: int, columns: int, warps: int) -> str:

@@ -48,6 +48,18 @@ class Held(Struct, kw_only=True):
         return self.register_bytes if self.shared_bytes is None else self.shared_bytes
 
 
+class Padding(Struct, frozen=True):
+    """Matrix work of the tiles of a kernel's products, over that of the elements they hold."""
+
+    generated: float
+    """Sides are powers of two."""
+    library: float
+    """Sides are multiples of a matrix unit's; infinite for tiles larger than libraries have."""
+
+
+NOT_PADDED = Padding(1.0, 1.0)
+
+
 class Price(Struct, kw_only=True):
     """Bytes, work, footprint and grid of a kernel under one choice of tiles."""
 
@@ -79,6 +91,7 @@ class Price(Struct, kw_only=True):
     """Of the above, computed more than once."""
     rescale_flops: float = 0.0
     """Of the above, spent on rescaling the sums of an online tensor."""
+    padding: Padding = NOT_PADDED
     held: list[Held] = field(default_factory=list[Held])
     staged: Staged | None = None
     """Operands of products in shared memory."""

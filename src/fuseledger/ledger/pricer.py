@@ -20,11 +20,12 @@ from fuseledger.ledger.compiled import Known
 from fuseledger.ledger.footprint import ACCUMULATOR_BYTES, Footprint
 from fuseledger.ledger.kernel import SHALLOW, Merge, Pipeline
 from fuseledger.ledger.library_calls import library_calls
-from fuseledger.ledger.live_values import LOOP_POINTS
+from fuseledger.ledger.live_values import LOOP_POINTS, side_of
+from fuseledger.ledger.matrix_units import library_tile
 from fuseledger.ledger.nest import Edge, Nest, cone, last_walk, rewalked
 from fuseledger.ledger.online import special_saved
 from fuseledger.ledger.points import coordinates
-from fuseledger.ledger.price import Price, external_bytes
+from fuseledger.ledger.price import Padding, Price, external_bytes
 from fuseledger.ledger.tiled import Bound, Grouped, TiledLoads
 
 FOLD_SHARE = 0.1
@@ -211,6 +212,8 @@ class Pricer:
         )
         self._walk_again(price)
         self._work(price, regions, counts)
+        if self.contractions and all(op.points for op in self.nest.ops.values()):
+            price.padding = self._padding(regions)
         self._rescale(price)
         self._partials(price, counts, merge)
         price.l2_bytes = self._loaded(price, counts) + self.write_bytes + price.partial_bytes
@@ -241,6 +244,16 @@ class Pricer:
             if again != 1.0:
                 extra += (work.flops + once) * (again - 1)
         price.special_ops, price.extra_flops = special, extra
+
+    def _padding(self, regions: Regions) -> Padding:
+        generated = library = 0.0
+        total = sum([self.nest.ops[i].points for i, _, _ in self.contractions])
+        tiles = self.footprint.registers.tiles(regions)
+        for (i, _, _), (rows, columns) in zip(self.contractions, tiles, strict=True):
+            each = self.nest.ops[i].points / (rows * columns * total)
+            generated += each * side_of(rows) * side_of(columns)
+            library += each * library_tile(rows, columns)
+        return Padding(generated, library)
 
     @cached_property
     def _pipes(self) -> dict[int, str]:

@@ -19,19 +19,28 @@ from msgspec import Struct
 from fuseledger.devices import Device
 from fuseledger.graph.op import Access, Op
 from fuseledger.ledger.kernel import Pipeline
-from fuseledger.ledger.live_values import Part, Parts, Values, bits_of, load_of, side_of
-from fuseledger.ledger.matrix_units import product_unit, warps_of_rows
+from fuseledger.ledger.live_values import (
+    Loop,
+    Part,
+    Parts,
+    Values,
+    bits_of,
+    load_of,
+    side_of,
+)
+from fuseledger.ledger.matrix_units import product_unit, share_of_warp
 from fuseledger.ledger.nest import Nest
 from fuseledger.ledger.price import WARP_THREADS
 
 FIT = Path(__file__).parent / "register_fit.json"
-LEAST = 8
+LEAST = 4
 """Fewest registers a kernel is given."""
 
 AMOUNTS = (
     "base", "tensors", "shifted", "reduces", "special", "axes",
     "held", "stored", "words", "words_special", "words_across", "vectors",
-    "live", "live_special", "tile", "root", "heavy", "few", "few_special",
+    "unrolls", "unrolled", "live", "live_special", "tile", "root", "root_work", "heavy",
+    "few", "few_special", "few_work",
     "products", "fragments", "operand_words", "operand_vectors", "ahead", "fed",
     "made", "made_whole", "sides", "accumulators", "wide",
     "beyond_held", "beyond_live", "beyond_live_special", "beyond_heavy",
@@ -42,6 +51,8 @@ FULL = 32.0
 there values hide behind what a thread needs anyway, beyond they add to it."""
 FEW = 8.0
 """Elements of a thread up to which every one of them costs what the first ones do."""
+FEW_AT_ONCE = 4.0
+"""Elements of a thread of which all temporaries are live at once."""
 
 
 class Block(Struct):
@@ -58,6 +69,8 @@ class Block(Struct):
     held whole, and the 32-bit words of what the matrix unit is given at once."""
     axes: int
     """Axes that are tiled by more than one element."""
+    loop: Loop | None
+    """Where there are no products."""
     is_piped: bool
     """Whether operands of the next step are loaded while one is multiplied."""
 
@@ -154,11 +167,10 @@ class RegisterModel:
         if any(tiles.get(name, 1) > 1 for name in self._batch):
             ones = dict.fromkeys(self._batch, 1)
             regions = {i: {**region, **ones} for i, region in regions.items()}
-        sizes = (self._values if owning else self._walking).sizes(regions)
-        sides: list[tuple[int, int]] = []
+        values = self._values if owning else self._walking
+        sizes = values.sizes(regions)
         operands: list[tuple[int, int]] = []
-        for rows, columns in self._sides:
-            sides.append((side_of(rows, regions), side_of(columns, regions)))
+        sides = [(side_of(rows), side_of(columns)) for rows, columns in self.tiles(regions)]
         for k, each in enumerate(self._operands):
             operands.append((sides[each.product][each.side] * each.steps[pipeline.step_bytes], k))
         made: list[tuple[int, int, bool, float]] = []
@@ -168,7 +180,15 @@ class RegisterModel:
         axes = 0
         for name in self._tiled:
             axes += tiles.get(name, 1) > 1
-        return Block(sizes, sides, operands, made, axes, pipeline.stages > 1)
+        loop = values.loop(regions, sizes)
+        return Block(sizes, sides, operands, made, axes, loop, pipeline.stages > 1)
+
+    def tiles(self, regions: Mapping[int, Mapping[str, int]]) -> list[tuple[int, int]]:
+        """Per product: rows and columns of a block's tile that hold elements of it."""
+        return [
+            (rows.elements(regions[rows.position]), columns.elements(regions[columns.position]))
+            for rows, columns in self._sides
+        ]
 
     def needed(self, block: Block, warps: int, *, owning: bool) -> int:
         """Registers that a thread would use if there were no limit."""
@@ -192,10 +212,21 @@ class RegisterModel:
         threads = warps * WARP_THREADS
         each = [size / threads if size > threads else 1.0 for size in block.sizes]
         tile = max(each)
-        accumulators = max([r * c for r, c in block.sides]) / threads if block.sides else 0.0
+        dealt = [
+            share_of_warp(product_unit(self._arch, dtype, *sides, warps), *sides, warps)
+            for dtype, sides in zip(self._dtypes, block.sides, strict=True)
+        ]
+        accumulators = max([s.rows * s.columns / s.lanes for s in dealt], default=0.0)
         found = weights.fixed + weights.axes * block.axes + weights.tile * tile
         found += weights.accumulators * accumulators
+        if block.loop is not None and (weights.unrolls or weights.unrolled):
+            elements = block.loop.elements / threads
+            steps = block.loop.unrolled(elements if elements > 1 else 1.0, weights.loop_work)
+            if steps > 1:
+                found += weights.unrolls
+                found += (steps - 1) * sum([words * each[k] for k, words in weights.unrolled])
         found += weights.root * sqrt(tile) + weights.few * (tile if tile < FEW else FEW)
+        found += weights.few_work * (tile if tile < FEW_AT_ONCE else FEW_AT_ONCE)
         for weight, elements in zip(weights.parts, each, strict=True):
             found += weight * elements
         if weights.live or weights.beyond_live:
@@ -210,19 +241,18 @@ class RegisterModel:
                 found += weights.beyond_held * (held - FULL)
         if weights.heavy * tile > FULL:
             found += weights.beyond_heavy * (weights.heavy * tile - FULL)
-        dealt: list[tuple[float, float]] = []
-        for rows, columns in block.sides:
-            along = warps_of_rows(rows, columns, warps)
-            dealt.append((WARP_THREADS * along, WARP_THREADS * warps / along))
-            found += weights.fragments * sqrt(rows * columns / warps)
-            found += weights.sides * (rows / along + columns * along / warps)
+        again: list[tuple[float, float]] = []
+        for (rows, columns), share in zip(block.sides, dealt, strict=True):
+            found += weights.fragments * sqrt(share.rows * share.columns)
+            found += weights.sides * (share.rows + share.columns)
+            again.append((share.rows / rows / share.lanes, share.columns / columns / share.lanes))
         for k, side, is_whole, words in block.made:
-            found += (weights.made_whole if is_whole else weights.made) * words / dealt[k][side]
+            found += (weights.made_whole if is_whole else weights.made) * words * again[k][side]
         operands = weights.piped if block.is_piped else weights.operands
         for elements, k in block.operands:
             found += operands[k] * (elements / threads if elements > threads else 1.0)
             operand = self._operands[k]
-            found += weights.fed[k] * elements / dealt[operand.product][operand.side]
+            found += weights.fed[k] * elements * again[operand.product][operand.side]
         return found
 
     def unit(self, block: Block, warps: int) -> str:
@@ -244,7 +274,14 @@ class _Weights(Struct, frozen=True):
     """Of its square root: how far ahead a compiler schedules grows more slowly than the tile."""
     few: float
     """Of the same elements, up to `FEW`."""
+    few_work: float
+    """Of the FLOPs of their points, up to `FEW_AT_ONCE`."""
     parts: tuple[float, ...]
+    unrolls: float
+    """Of an in-block loop of which several steps are computed at once."""
+    unrolled: tuple[tuple[int, float], ...]
+    """Of loads of the in-block loop, for each further step that is computed at once."""
+    loop_work: float
     live: float
     """Of the values that are live at once."""
     beyond_live: float
@@ -299,9 +336,17 @@ class _Weights(Struct, frozen=True):
             + cost["products"] * values.products,
             axes=cost["axes"],
             tile=cost["tile"] + cost["heavy"] * values.heavy + cost["wide"] * values.wide,
-            root=cost["root"],
+            root=cost["root"] + cost["root_work"] * values.heavy**2,
+            few_work=cost["few_work"] * values.heavy**2,
             few=cost["few_special" if special else "few"],
             parts=tuple(parts),
+            unrolls=cost["unrolls"],
+            unrolled=tuple(
+                (load.part, cost["unrolled"] * load.words)
+                for load in values.loads
+                if cost["unrolled"] and load.part in values.looped
+            ),
+            loop_work=values.loop_work,
             live=cost["live_special" if special else "live"],
             beyond_live=cost["beyond_live_special" if special else "beyond_live"],
             together=values.together,

@@ -156,7 +156,8 @@ class Staging:
         if not self._operands:
             return None
         sides = [
-            (side_of(rows, regions), side_of(columns, regions)) for rows, columns in self._sides
+            tuple(side_of(each.elements(regions[each.position])) for each in sides)
+            for sides in self._sides
         ]
         units = {
             product_unit(self._arch, dtype, rows, columns, WARPS)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from math import prod
 
+from fuseledger.ledger.matrix_units import MATRIX_TILE
 from fuseledger.ledger.nest import Nest
 from fuseledger.ledger.price import sector_of
 from fuseledger.ledger.pricer import Pricer
 
-MATRIX_TILE = (16, 8)
-"""Least tile of a matrix unit: mma.m16n8 on NVIDIA; the sides may swap."""
 SECTOR_SHARE = 0.01
 """Tensors below this share of the kernel's traffic may waste sectors: it does not show."""
 

@@ -166,6 +166,8 @@ class RealisationPart(Part, frozen=True, kw_only=True):
     core: Literal["gemm", "conv", "attention"] | None
     peak_share: Number | None
     reason: str
+    padding: Number = 1.0
+    """Matrix work of its products' tiles over that of the elements they hold."""
     computed: Number = 1.0
     """Share of its points that the call computes: a mask by position hides the others."""
 

@@ -96,6 +96,8 @@ def _realised(kernel: KernelPart) -> str:
     words, share = realisation_words(kernel.realisation), kernel.realisation.peak_share
     if share is None:
         return words
+    if kernel.realisation.padding >= 1.005:
+        words = f"{words}, its tiles padded by {kernel.realisation.padding - 1:.0%}"
     if share == 1.0:  # what a device has that states none: see `Device.library_share`
         return f"{words}, at all of the peak: what is reached of it was not measured"
     return f"{words}, at {share:.0%} of the peak"
