@@ -107,6 +107,27 @@ def test_labels_are_the_ops_own_words():
     assert label_of(graph, (3,)) == "softmax.statistic"
 
 
+def test_a_part_of_a_composite_does_not_carry_its_name():
+    """One op of a softmax says which, two of an attention's are a part of it; all ops of two
+    softmaxes are two softmaxes."""
+
+    def build(b: GraphBuilder, x: View) -> View:
+        heads = b.reshape(x, [2, 32, 32])
+        first, second = (compose.softmax(b, x, axis) for axis in (0, 1))
+        both = b.reshape(b.map("add", [first, second]), [2, 32, 32])
+        return b.map("add", [both, compose.attention(b, heads, heads, heads)])
+
+    graph = pricer_of(build, (64, 32)).nest.graph
+    softmaxes, attention = (
+        tuple(i for i, op in enumerate(graph.ops) if op.label == label)
+        for label in ("softmax", "attention")
+    )
+    assert label_of(graph, softmaxes) == "2·softmax"
+    assert label_of(graph, softmaxes[:3]) == "softmax+softmax.statistic"
+    assert label_of(graph, attention[:2]) == "part of attention"
+    assert label_of(graph, attention) == "attention"
+
+
 def test_totals_are_sums():
     """Totals add bytes, launches and time of kernels that run one after the other."""
     pricer = pricer_of(gemm, (1024, 16384), (16384, 1024))

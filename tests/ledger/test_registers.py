@@ -93,8 +93,8 @@ def test_short_loops_are_unrolled() -> None:
 
 
 def test_what_varies_along_a_row_is_loaded_for_every_row() -> None:
-    """Rows of two tiled axes are one: a bias along the first is loaded for all 64·64 of them, 32
-    halves a thread of 128 beside 256 of x; where a block has one of that axis, it is one for all."""
+    """Rows of two tiled axes are one: a bias along the first is loaded for all 64·64 of them, 32 a
+    thread of 128 beside 256 of x; where a block has one of that axis, one is for all."""
     b = GraphBuilder("bias")
     x, bias = b.input("x", (64, 64, 64), "fp16"), b.input("bias", (64, 1, 1), "fp16")
     b.output(b.map("add", [x, bias]), "out")

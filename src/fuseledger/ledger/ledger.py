@@ -127,12 +127,17 @@ def kernel_ledger(
 def label_of(graph: Graph, positions: tuple[int, ...]) -> str:
     """The ops in their own words, composites by their name, repeats counted."""
     words: list[str] = []
+    inside, named = frozenset(positions), set[frozenset[int]]()
     for i in positions:
         op = graph.ops[i]
-        word = op.label if op.label and len(positions) > 1 else op.title
-        if op.label and word == op.label and words and words[-1] == word:
-            continue
-        words.append(word)
+        whole = _composite(graph, i) if op.label else frozenset((i,))
+        if whole <= inside:
+            word = op.label or op.title
+        else:
+            word = op.title if len(whole & inside) == 1 else f"part of {op.label}"
+        if whole not in named:
+            named.add(whole)
+            words.append(word)
     merged: list[tuple[str, int]] = []
     for word in words:
         if merged and merged[-1][0] == word:
@@ -140,6 +145,18 @@ def label_of(graph: Graph, positions: tuple[int, ...]) -> str:
         else:
             merged.append((word, 1))
     return "+".join(word if count == 1 else f"{count}·{word}" for word, count in merged)
+
+
+def _composite(graph: Graph, position: int) -> frozenset[int]:
+    """The ops of an op's composite: those of its label that hang together."""
+    found, label, left = {position}, graph.ops[position].label, [position]
+    while left:
+        i = left.pop()
+        for j in (*graph.predecessors[i], *graph.successors[i]):
+            if j not in found and graph.ops[j].label == label:
+                found.add(j)
+                left.append(j)
+    return frozenset(found)
 
 
 def traffic_words(
