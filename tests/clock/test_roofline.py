@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from fuseledger.devices.figure import Launches, Peaks, Shares
 from fuseledger.errors import DeviceError
 from fuseledger.ledger.kernel import Pipeline
 from fuseledger.ledger.library_calls import Calls, LibraryCall
-from fuseledger.ledger.price import Price
+from fuseledger.ledger.price import Padding, Price
 from fuseledger.ledger.staging import Staged
 
 
@@ -336,6 +337,25 @@ def test_a_library_call_does_not_spill():
         price(**spilling, calls=Calls(core="gemm", call=call))
     )
     assert (theirs.realised, theirs.spill_us) == ("cuBLAS", 0.0)
+
+
+def test_padded_tiles_are_multiplied_whole():
+    """1e9 FLOP at 100 TFLOP/s take 10 µs, 17.5 where tiles are padded by three quarters; a library
+    pads its own, and has no tiles that are too large."""
+    device = machine(
+        library_share=Shares(gemm=figure(1.0)), template_share=Shares(gemm=figure(1.0))
+    )
+    cublas = Calls("gemm", LibraryCall(library="cuBLAS", core="gemm"))
+
+    def matrix_us(calls: Calls, padding: Padding) -> tuple[str, float]:
+        time = Roofline(device).time(
+            price(flops={"matrix:fp16": 1e9}, calls=calls, padding=padding)
+        )
+        return time.realised, dict(time.terms)["matrix"]
+
+    assert matrix_us(Calls("gemm", None), Padding(1.75, 1.0))[1] == pytest.approx(17.5)
+    assert matrix_us(cublas, Padding(1.75, 1.1)) == ("cuBLAS", pytest.approx(11.0))
+    assert matrix_us(cublas, Padding(1.75, inf)) == ("generated", pytest.approx(17.5))
 
 
 def test_a_library_leaves_out_what_a_mask_hides():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -46,6 +48,39 @@ def test_tiles_of_a_gemm_read_again():
     """Each of 1,024 blocks loads 128 rows of A and 128 columns of B, 1 MiB each."""
     price = pricer_of(gemm, (4096, 4096), (4096, 4096)).price({"m": 128, "n": 128})
     assert price.l2_bytes == 1024 * 2 * (128 * 4096 * 2) + 4096 * 4096 * 2
+
+
+@pytest.mark.parametrize(
+    ("tile", "generated", "library"),
+    [
+        ((128, 128), 1.0, 1.0),
+        ((128, 144), 256 / 144, 1.0),  # 144 columns are held as 256, and are 18 · 8
+        ((128, 101), 128 / 101, 104 / 101),
+        ((8, 16), 2.0, 1.0),  # 8 rows are held as 16; turned, they are columns
+        ((256, 129), 256 / 129, math.inf),  # more than 256·128
+    ],
+)
+def test_tiles_of_products_are_padded(tile: tuple[int, int], generated: float, library: float):
+    """Sides of generated tiles are powers of two, 16 at least; a library's are of 16·8."""
+    rows, columns = tile
+    price = pricer_of(gemm, (4096, 64), (64, 4096)).price({"m": rows, "n": columns})
+    assert price.padding.generated == pytest.approx(generated)
+    assert price.padding.library == pytest.approx(library)
+
+
+def test_padding_of_two_products_is_weighed_by_their_work():
+    """48 columns are held as 64, 16 as they are: 64 + 16 of 48 + 16."""
+
+    def build(b: GraphBuilder, x: View, y: View, z: View) -> View:
+        sums: list[View] = []
+        for weights in (y, z):
+            product = b.contract("gemm", "mk,kn->mn", [x, weights])
+            (total,) = b.reduce("sum", [product], [1], "sum")
+            sums.append(total)
+        return b.map("add", sums)
+
+    price = pricer_of(build, (64, 64), (64, 48), (64, 16)).price({"m": 64})
+    assert price.padding.generated == pytest.approx((64 + 16) / (48 + 16))
 
 
 def test_a_ragged_grid_is_rounded_up():

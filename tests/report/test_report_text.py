@@ -176,6 +176,20 @@ def test_the_clocks_title_names_what_is_added() -> None:
     assert clock_title(part.time) == "clock: launch + the slowest resource + latency + combine"
 
 
+def test_padded_tiles_are_named() -> None:
+    """128·160 of generated code are multiplied as 128·256, which is 60 % more."""
+    made = planned("gemm(4096,160,4096) | silu")
+    kernel = made.plan.kernels[0]
+    realisation = msgspec.structs.replace(kernel.realisation, padding=256 / 160)
+    plan = msgspec.structs.replace(
+        made.plan, kernels=[msgspec.structs.replace(kernel, realisation=realisation)]
+    )
+    page = Page(width=100, colour=False)
+    text = explain_text(kernel_document(msgspec.structs.replace(made, plan=plan), 1), page)
+    assert "its tiles padded by 60%, at " in text
+    assert "padded" not in explain_text(kernel_document(made, 1), Page(width=100, colour=False))
+
+
 def test_compared_cuts_come_before_the_ledger() -> None:
     """`--cuts` shows bytes in full, what each cut saves by account, and what several share."""
     totals = {"kernels": 2, "bytes": 201_334_784, "launches": 2, "time_us": 209.3}
