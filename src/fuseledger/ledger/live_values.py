@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
+from functools import cache
 from math import floor, log2, prod, sqrt
 from typing import Protocol
 
@@ -274,6 +275,7 @@ def _walks_taps(nest: Nest, position: int) -> bool:
     return True
 
 
+@cache
 def side_of(elements: int) -> int:
     """One side of a product's tile, as compilers of tiles round it up."""
     return max(SIDE, 1 << (elements - 1).bit_length())

@@ -82,6 +82,7 @@ def _waves(rows: int, columns: int, waves: int) -> tuple[int, int]:
     return (across, along) if across > columns else (along, across)
 
 
+@cache
 def product_unit(arch: str, dtype: str, rows: int, columns: int, warps: int) -> str:
     """What multiplies a tile: `wgmma` and `tcgen05` where Triton uses them, `mma` otherwise.
 

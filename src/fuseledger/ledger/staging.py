@@ -156,9 +156,10 @@ class Staging:
         if not self._operands:
             return None
         sides = [
-            tuple(side_of(each.elements(regions[each.position])) for each in sides)
-            for sides in self._sides
-        ]
+            (side_of(rows.elements(regions[rows.position])),
+             side_of(columns.elements(regions[columns.position])))
+            for rows, columns in self._sides
+        ]  # fmt: skip
         units = {
             product_unit(self._arch, dtype, rows, columns, WARPS)
             for dtype, (rows, columns) in zip(self._dtypes, sides, strict=True)
