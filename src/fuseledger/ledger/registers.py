@@ -241,18 +241,20 @@ class RegisterModel:
                 found += weights.beyond_held * (held - FULL)
         if weights.heavy * tile > FULL:
             found += weights.beyond_heavy * (weights.heavy * tile - FULL)
-        again: list[tuple[float, float]] = []
+        per_lane: list[tuple[float, float]] = []
+        """Of a product's rows and columns, the share that a lane has."""
         for (rows, columns), share in zip(block.sides, dealt, strict=True):
             found += weights.fragments * sqrt(share.rows * share.columns)
             found += weights.sides * (share.rows + share.columns)
-            again.append((share.rows / rows / share.lanes, share.columns / columns / share.lanes))
+            lanes = share.lanes
+            per_lane.append((share.rows / rows / lanes, share.columns / columns / lanes))
         for k, side, is_whole, words in block.made:
-            found += (weights.made_whole if is_whole else weights.made) * words * again[k][side]
+            found += (weights.made_whole if is_whole else weights.made) * words * per_lane[k][side]
         operands = weights.piped if block.is_piped else weights.operands
         for elements, k in block.operands:
             found += operands[k] * (elements / threads if elements > threads else 1.0)
             operand = self._operands[k]
-            found += weights.fed[k] * elements * again[operand.product][operand.side]
+            found += weights.fed[k] * elements * per_lane[operand.product][operand.side]
         return found
 
     def unit(self, block: Block, warps: int) -> str:
