@@ -347,15 +347,21 @@ def test_padded_tiles_are_multiplied_whole():
     )
     cublas = Calls("gemm", LibraryCall(library="cuBLAS", core="gemm"))
 
-    def matrix_us(calls: Calls, padding: Padding) -> tuple[str, float]:
+    def matrix_us(calls: Calls, padding: Padding) -> tuple[str, float, float]:
         time = Roofline(device).time(
             price(flops={"matrix:fp16": 1e9}, calls=calls, padding=padding)
         )
-        return time.realised, dict(time.terms)["matrix"]
+        return time.realised, dict(time.terms)["matrix"], time.padding
 
-    assert matrix_us(Calls("gemm", None), Padding(1.75, 1.0))[1] == pytest.approx(17.5)
-    assert matrix_us(cublas, Padding(1.75, 1.1)) == ("cuBLAS", pytest.approx(11.0))
-    assert matrix_us(cublas, Padding(1.75, inf)) == ("generated", pytest.approx(17.5))
+    own = ("generated", pytest.approx(17.5), 1.75)
+    assert matrix_us(Calls("gemm", None), Padding(1.75, 1.0)) == own
+    assert matrix_us(cublas, Padding(1.75, 1.1)) == ("cuBLAS", pytest.approx(11.0), 1.1)
+    assert matrix_us(cublas, Padding(1.75, inf)) == own
+    flash = Calls("attention", LibraryCall(library="cuDNN", core="attention"), rows=("m",))
+    time = Roofline(device).time(
+        price(flops={"matrix:fp16": 1e9}, calls=flash, tiles={"m": 64}, padding=Padding(1.0, inf))
+    )
+    assert (time.realised, time.padding) == ("generated", 1.0)  # cuDNN takes 128 rows a block
 
 
 def test_a_library_leaves_out_what_a_mask_hides():

@@ -73,11 +73,13 @@ def test_an_op_of_unknown_kind_has_no_grid_and_fills_the_machine():
 
 
 def test_parallelism_is_the_grid():
-    """⌈4096/128⌉·⌈4096/128⌉ = 1,024 blocks on 132 SMs, two at a time, are 3.88 waves."""
+    """⌈4096/128⌉·⌈4096/128⌉ = 1,024 blocks on 132 SMs, as many at a time as fit, in waves."""
     ledger = ledger_of(pricer_of(gemm, (4096, 4096), (4096, 4096)), {"m": 128, "n": 128})
     parallelism = ledger.accounts["parallelism"]
     assert (parallelism.value, parallelism.limit) == (1024, 132)
-    words = "⌈4096/128⌉·⌈4096/128⌉ blocks on 132 SMs × 2 = 3.88 waves"
+    at_once = ledger.price.blocks_per_sm
+    waves = f"{1024 / (132 * at_once):.2f} waves"
+    words = f"⌈4096/128⌉·⌈4096/128⌉ blocks on 132 SMs × {at_once} = {waves}"
     assert parallelism.derivation == words
 
 

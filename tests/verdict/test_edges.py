@@ -16,6 +16,7 @@ from fuseledger.devices import replace_figures
 from fuseledger.frontends.source import load
 from fuseledger.graph.builder import GraphBuilder
 from fuseledger.graph.resize import free_axes, part_of, resized
+from fuseledger.ledger.price import Padding
 from fuseledger.planner.partition import Reach
 from fuseledger.planner.plan import (
     Planned,
@@ -292,3 +293,19 @@ def test_loads_are_blamed_only_where_there_are_more_of_them(loads: float, accoun
     found, words = dearer(search, together, parts)
     assert found == account
     assert "-" not in words
+
+
+@pytest.mark.parametrize("has_library", [True, False])
+def test_padded_tiles_are_blamed(has_library: bool) -> None:
+    """SiLU takes the product to generated code, here on tiles that do three times the work."""
+    search = new_search(load("gemm(4096,4096,4096) + silu"), DEVICE, PlanOptions())
+    product, chain, together = (search.price(group) for group in ((0,), (1,), (0, 1)))
+    if not has_library:
+        product = replace(product, calls=together.calls)
+    together = replace(together, padding=Padding(generated=3.0, library=1.0))
+    account, words = dearer(search, together, [product, chain])
+    if has_library:
+        assert account == "realisation"
+        assert words.endswith("; its tiles are padded by 200% more")
+    else:
+        assert (account, words) == ("epilogue", "its tiles are padded by 200%")

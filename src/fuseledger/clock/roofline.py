@@ -85,6 +85,8 @@ class _Realised(NamedTuple):
     """None of a library's: its registers are not those of the schedule."""
     computed: float = 1.0
     """Share of the points that it computes: the others are masked."""
+    padding: float = 1.0
+    """Matrix work of the tiles over that of the elements they hold; in `matrix_us`."""
 
 
 class _Pipes(NamedTuple):
@@ -140,7 +142,7 @@ class Roofline(Struct, frozen=True, dict=True):
         total_us = launch_us + slowest + latency_us + combine_us + layout_us + realised.spill_us
         return Time(
             total_us, launch_us, tuple(terms), latency_us, realised.spill_us, combine_us, layout_us,
-            realised.name, realised.share,
+            realised.name, realised.share, realised.padding,
         )  # fmt: skip
 
     def _dram_us(self, price: Price, resident: float) -> float:
@@ -184,8 +186,11 @@ class Roofline(Struct, frozen=True, dict=True):
         if rate is not None:
             library, generated = rate.share, rate.share * generated / library
             idle = fill * rate.idle
-        own_us = matrix_us * price.padding.generated / generated
-        own = _Realised(GENERATED, generated, l2_us, own_us, own_trips_us, spill_us)
+        padding = price.padding.generated
+        own = _Realised(
+            GENERATED, generated, l2_us, padding * matrix_us / generated, own_trips_us, spill_us,
+            padding=padding,
+        )  # fmt: skip
         if calls.call is None:
             return own
         padding = 1.0
@@ -201,6 +206,7 @@ class Roofline(Struct, frozen=True, dict=True):
         theirs = _Realised(
             calls.call.name, library, self._l2_us(price, loads),
             idle * padding * matrix_us * computed / library, trips_us, computed=computed,
+            padding=padding,
         )  # fmt: skip
         if self.realise != "best":
             return theirs if self.realise == "library" else own

@@ -24,6 +24,8 @@ class Time(Struct, frozen=True):
     """How the kernel is realised at this time: `generated`, or the library call."""
     matrix_share: float = 1.0
     """Share of the pipe's dense peak that its product was priced at."""
+    padding: float = 1.0
+    """Matrix work of its products' tiles over that of the elements they hold."""
 
     @property
     def slowest(self) -> tuple[str, float]:

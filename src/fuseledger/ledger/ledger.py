@@ -127,17 +127,17 @@ def kernel_ledger(
 def label_of(graph: Graph, positions: tuple[int, ...]) -> str:
     """The ops in their own words, composites by their name, repeats counted."""
     words: list[str] = []
-    inside, named = frozenset(positions), set[frozenset[int]]()
+    inside, seen = frozenset(positions), set[int]()
     for i in positions:
+        if i in seen:
+            continue
         op = graph.ops[i]
         whole = _composite(graph, i) if op.label else frozenset((i,))
         if whole <= inside:
-            word = op.label or op.title
+            words.append(op.label or op.title)
         else:
-            word = op.title if len(whole & inside) == 1 else f"part of {op.label}"
-        if whole not in named:
-            named.add(whole)
-            words.append(word)
+            words.append(op.title if len(whole & inside) == 1 else f"part of {op.label}")
+        seen |= whole
     merged: list[tuple[str, int]] = []
     for word in words:
         if merged and merged[-1][0] == word:

@@ -163,15 +163,14 @@ def _kernel(graph: Graph, ledger: KernelLedger) -> KernelPart:
 
 
 def _realisation(ledger: KernelLedger) -> RealisationPart:
-    calls, padding, time = ledger.price.calls, ledger.price.padding, ledger.time
+    calls, time = ledger.price.calls, ledger.time
     generated = time.realised == GENERATED
-    of_library = padding.library if calls.core == "gemm" else 1.0
     return RealisationPart(
         kind="generated" if generated else "library",
         call=None if generated else time.realised,
         core=calls.core,
         peak_share=time.matrix_share if calls.core is not None else None,
-        padding=padding.generated if generated else of_library,
+        padding=time.padding,
         computed=1.0 if generated else calls.unmasked,
         reason=calls.why_generated if generated else "",
     )

@@ -10,10 +10,10 @@ from msgspec import Struct
 
 from fuseledger.report.layout import Column, Page, Row
 from fuseledger.report.markdown import escape, table
-from fuseledger.validate.score import Score
+from fuseledger.validate.score import Score, Worst
 
 if TYPE_CHECKING:
-    from fuseledger.validate.run import Validation, Worst
+    from fuseledger.validate.run import Validation
 
 
 class CalibrationPart(Struct, frozen=True, kw_only=True, rename={"class_": "class"}):
@@ -23,25 +23,6 @@ class CalibrationPart(Struct, frozen=True, kw_only=True, rename={"class_": "clas
     n: int
     within_median_bar: float
     within_90_bar: float
-
-
-class AccountPart(Struct, frozen=True, kw_only=True):
-    """What a time was thought to be made of."""
-
-    kernel: str
-    time_us: float
-
-
-class WorstPart(Struct, frozen=True, kw_only=True):
-    """One of the rows furthest off."""
-
-    name: str
-    corpus: str
-    device: str
-    mode: str
-    measured_us: float
-    predicted_us: float
-    accounts: list[AccountPart]
 
 
 class SkippedPart(Struct, frozen=True, kw_only=True):
@@ -60,7 +41,7 @@ class ValidationDocument(Struct, frozen=True, kw_only=True):
     rows: list[Score]
     leave_one_device_out: list[Score]
     calibration: list[CalibrationPart]
-    worst: list[WorstPart]
+    worst: list[Worst]
     skipped: list[SkippedPart]
     notes: list[str]
 
@@ -81,14 +62,7 @@ def validation_document(result: Validation) -> ValidationDocument:
             CalibrationPart(class_=c, n=n, within_median_bar=half, within_90_bar=most)
             for c, n, half, most in result.calibration
         ],
-        worst=[
-            WorstPart(
-                name=w.name, corpus=w.corpus, device=w.device, mode=w.mode,
-                measured_us=w.measured_us, predicted_us=w.predicted_us,
-                accounts=[AccountPart(kernel=name, time_us=us) for name, us in w.accounts],
-            )
-            for w in result.worst
-        ],
+        worst=result.worst,
         skipped=[SkippedPart(reason=reason, n=n) for reason, n in result.skipped.items()],
         notes=list(result.notes),
     )  # fmt: skip
@@ -176,7 +150,7 @@ def validation_markdown(result: Validation, *, everything: bool) -> str:
 
 def _made_of(row: Worst) -> str:
     """The kernels of a row and their predicted µs, where the clock tells them apart."""
-    return ", ".join(f"{name} {us:.0f}" for name, us in row.accounts)
+    return ", ".join(f"{part.kernel} {part.time_us:.0f}" for part in row.accounts)
 
 
 def _shown(scores: Sequence[Score], everything: bool) -> list[Score]:

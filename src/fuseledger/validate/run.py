@@ -16,7 +16,9 @@ from fuseledger.validate.corpus import Corpus, CorpusError, Measured
 from fuseledger.validate.folds import LeftOut, by_device, by_problem, fold_of, naive_us, weights_of
 from fuseledger.validate.plans import PlanSource
 from fuseledger.validate.score import (
+    Part,
     Score,
+    Worst,
     bars_of_other_parts,
     calibration,
     calibration_curves,
@@ -25,19 +27,6 @@ from fuseledger.validate.score import (
 )
 
 SCHEDULE_CLOCK = "which fits no time but, on half of KernelBench, the rates of convolutions"
-
-
-class Worst(Struct, frozen=True):
-    """One of the rows furthest off, with what its time was thought to be made of."""
-
-    name: str
-    corpus: str
-    device: str
-    mode: str
-    measured_us: float
-    predicted_us: float
-    accounts: tuple[tuple[str, float], ...]
-    """(kernel, µs), the longest first."""
 
 
 class Point(Struct, frozen=True):
@@ -188,11 +177,11 @@ def _worst(
         if (m.problem, m.setting.mode) in seen or len(found) == count:
             continue
         seen.add((m.problem, m.setting.mode))
-        accounts: tuple[tuple[str, float], ...] = ()
+        accounts: list[Part] = []
         if left_out is not None and m.priced_us is None:
             names = [*(kernel.name for kernel in m.kernels), "host"]
-            parts = zip(names, left_out.accounts(i), strict=True)
-            accounts = tuple(sorted(parts, key=lambda part: -part[1])[:4])
+            accounts = [*map(Part, names, left_out.accounts(i))]
+            accounts = sorted(accounts, key=lambda part: -part.time_us)[:4]
         found.append(
             Worst(m.name, m.corpus, m.setting.device.name, m.setting.mode, m.time_us,
                   float(predicted[i]), accounts)

@@ -42,6 +42,26 @@ class Score(Struct, frozen=True, kw_only=True, rename={"class_": "class"}):
     """Share of pairs where `fusing gains more than 10 %` was called right."""
 
 
+class Part(Struct, frozen=True):
+    """A kernel, or the host, in a predicted time."""
+
+    kernel: str
+    time_us: float
+
+
+class Worst(Struct, frozen=True):
+    """One of the rows furthest off, with what its time was thought to be made of."""
+
+    name: str
+    corpus: str
+    device: str
+    mode: str
+    measured_us: float
+    predicted_us: float
+    accounts: list[Part]
+    """The longest first."""
+
+
 def pairs(measured: Sequence[Measured]) -> dict[int, int]:
     """Row of a fused side → row of its unfused side, in the same run of the same problem."""
     plain = {m.run: i for i, m in enumerate(measured) if not m.fused and m.setting.mode == "eager"}

@@ -21,7 +21,8 @@ def dearer(search: ScheduleSearch, together: Price, apart: Sequence[Price]) -> t
     stream = device.stream_gbs or 1.0
     once = max(1.0, together.work_once)
     extra = together.extra_flops - sum(p.extra_flops for p in apart)
-    slower = dict(search.clock.time(together).terms)
+    merged = search.clock.time(together)
+    slower = dict(merged.terms)
     before: dict[str, float] = {}
     for price in apart:
         for name, us in search.clock.time(price).terms:
@@ -31,6 +32,8 @@ def dearer(search: ScheduleSearch, together: Price, apart: Sequence[Price]) -> t
     l2_us = slower.get("l2", 0.0) - before.get("l2", 0.0)
     if extra > 0.01 * once and work_us >= max(bytes_us, l2_us):
         return "epilogue", f"{format_flops(extra)} ({extra / once:,.0%}) are computed again"
+    if merged.padding > 1.01 and work_us >= max(bytes_us, l2_us):
+        return "epilogue", f"its tiles are padded by {merged.padding - 1:.0%}"
     if bytes_us > 0 and bytes_us >= l2_us:
         walked = f", walked {together.walks} times" if together.walks > 1 else ""
         return "traffic", f"{format_bytes(bytes_us * stream * 1e3)} more are moved{walked}"
@@ -57,7 +60,9 @@ def _slow_template(search: ScheduleSearch, together: Price, apart: Sequence[Pric
     with_library = clock.time(replace(together, calls=calls[0]))
     if with_library.total_us >= sum(time.total_us for time in times):
         return None
-    return (
+    words = (
         f"{together.calls.why_generated}: generated code reaches {merged.matrix_share:.0%} of the "
         f"peak, {with_library.realised} {with_library.matrix_share:.0%}"
     )
+    padded = merged.padding / with_library.padding - 1
+    return f"{words}; its tiles are padded by {padded:.0%} more" if padded >= 0.005 else words
