@@ -158,6 +158,8 @@ def test_sigint_during_work_is_silent(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "fuseledger", "plan", f"{module}:factory", "--quiet"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        # a job of a shell's background starts with interrupts ignored
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip
     assert process.stderr is not None
     if process.stderr.readline() != "up\n":
