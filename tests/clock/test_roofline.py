@@ -296,9 +296,9 @@ def test_a_kernel_without_a_product_is_generated():
 
 
 def test_library_blocks_in_clusters_share_loads():
-    """Where blocks form clusters a library's blocks load three quarters: 8 MB from an L2 of
+    """Where one load serves two blocks a library's blocks load three quarters: 8 MB from an L2 of
     4,000 GB/s take 1.5 µs in place of 2."""
-    device = machine(l2_bandwidth_gbs=figure(4000.0), clusters=count(8))
+    device = machine(l2_bandwidth_gbs=figure(4000.0), multicast_blocks=count(2))
     loads = {"l2_bytes": 8_000_000, "flops": {"matrix:fp16": 1e6}}
     library = Roofline(device).time(price(**loads, calls=Calls("gemm", GEMM)))
     generated = Roofline(device).time(price(**loads, calls=Calls("gemm", None)))

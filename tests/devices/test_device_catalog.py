@@ -101,8 +101,8 @@ def test_what_is_always_known(name: str):
     some architectures alone say of an SM are ever unknown."""
     unknown = set(FIELDS) - set(load(name).figures.flat())
     optional = {
-        "dram_measured_gbs", "l2_bandwidth_gbs", "board_power_w", "synchronous_mma_share",
-        "warp_schedulers_per_sm", "load_store_units_per_sm",
+        "dram_measured_gbs", "board_power_w", "synchronous_mma_share", "warp_schedulers_per_sm",
+        "load_store_units_per_sm",
     }  # fmt: skip
     groups = ("peak_tflops.", "library_share.", "template_share.")
     assert {field for field in unknown if not field.startswith(groups)} <= optional
@@ -218,8 +218,61 @@ def test_memories_get_faster_inwards(name: str):
     """No stream beats the datasheet, and L2 beats DRAM."""
     gpu = load(name)
     assert gpu.require("stream_gbs") < gpu.require("dram_bandwidth_gbs")
-    if gpu.l2_bandwidth_gbs is not None:
-        assert gpu.l2_bandwidth_gbs > gpu.require("dram_bandwidth_gbs")
+    assert gpu.require("l2_bandwidth_gbs") > gpu.require("dram_bandwidth_gbs")
+
+
+# Bytes a clock of the last cache, from the whitepapers: A100 5,120; CDNA 2 32 channels of 128;
+# CDNA 3 and 4 128 channels of 64.
+L2_WIDTH = {
+    "a100-sxm-80": 5120,
+    "mi250x": 32 * 128,
+    "mi300x": 128 * 64,
+    "mi355x": 128 * 64,
+}
+
+
+@pytest.mark.parametrize("name", L2_WIDTH)
+def test_reads_reach_most_of_the_width_of_l2(name: str):
+    """Measured reads take between two thirds and four fifths of what L2 is wide."""
+    gpu = load(name)
+    peak_gbs = L2_WIDTH[name] * gpu.require("clock_mhz") / 1e3
+    assert 2 / 3 < gpu.require("l2_bandwidth_gbs") / peak_gbs < 4 / 5
+
+
+def test_l2_of_b200_against_another_measurement():
+    """B300, the same SMs and L2, was measured by others: 59 B a clock and SM."""
+    gpu = load("b200")
+    clocks = gpu.require("sm_count") * gpu.require("clock_mhz") / 1e3
+    assert gpu.require("l2_bandwidth_gbs") / clocks == pytest.approx(59, rel=0.03)
+
+
+# Devices whose L2 was not measured: the one that was, and what their read bandwidths differ by.
+L2_LIKE = {
+    "a100-pcie-40": ("a100-sxm-80", 1.0),
+    "a100-pcie-80": ("a100-sxm-80", 1.0),
+    "a10g": ("rtx-3090", 1710 / 1695),
+    "rtx-3050-laptop": ("rtx-3090", 128 / 384 * 1740 / 1695),  # bits of the memory bus
+    "rtx-8000": ("t4", 384 / 256 * 1770 / 1590),
+    "rtx-5090": ("rtx-pro-6000", 170 / 188 * 2407 / 2617),
+    "gb200": ("b200", 152 / 148 * 2062 / 1965),
+    "mi355x": ("mi300x", 2400 / 2100),
+}
+
+
+@pytest.mark.parametrize("name", L2_LIKE)
+def test_l2_of_a_relative(name: str):
+    """An L2 that was not measured is its relative's, by clock and by SMs or memory controllers."""
+    relative, ratio = L2_LIKE[name]
+    derived = ratio * load(relative).require("l2_bandwidth_gbs")
+    assert load(name).l2_bandwidth_gbs == pytest.approx(derived, rel=1e-3)
+
+
+def test_loads_are_shared_on_hopper_and_datacentre_blackwell():
+    """One load serves blocks of a cluster on sm_90 and sm_100 alone, and none without clusters."""
+    shared = {load(name).arch for name in GPUS if load(name).require("multicast_blocks") > 1}
+    assert shared == {"sm_90", "sm_100"}
+    for gpu in map(load, GPUS):
+        assert gpu.require("multicast_blocks") <= gpu.require("clusters")
 
 
 @pytest.mark.parametrize("name", NVIDIA)

@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 
 from fuseledger.clock.roofline import Roofline
-from fuseledger.devices import load
+from fuseledger.devices import load, names
 from fuseledger.graph.builder import GraphBuilder
 from fuseledger.graph.graph import Graph
 from fuseledger.graph.view import View
@@ -20,7 +20,7 @@ from fuseledger.ledger.pricer import Pricer
 from fuseledger.ledger.staging import STAGES, STEPS
 from fuseledger.ledger.tiles import TileLimits
 from fuseledger.planner.descent import Descent, Key
-from fuseledger.planner.plan import PlanOptions, new_search
+from fuseledger.planner.plan import PlanOptions, make_plan, new_search
 
 Build = Callable[[GraphBuilder], View]
 DEVICE = load("h100-sxm")
@@ -31,6 +31,12 @@ SMS = 132
 def skinny(b: GraphBuilder) -> View:
     """128×128×16384: one tile of 128×128, unless k is split."""
     x, w = b.input("x", (128, 16384), "fp16"), b.weight("w", (16384, 128), "fp16")
+    return b.contract("gemm", "mk,kn->mn", [x, w])
+
+
+def square(b: GraphBuilder) -> View:
+    """4096×4096×4096."""
+    x, w = b.input("x", (4096, 4096), "fp16"), b.weight("w", (4096, 4096), "fp16")
     return b.contract("gemm", "mk,kn->mn", [x, w])
 
 
@@ -148,6 +154,20 @@ def test_few_bytes_are_no_reason_to_be_slow() -> None:
     assert lean.usable
     assert lean.bytes <= 1.0001 * fast.bytes
     assert lean.time_us <= 1.05 * fast.time_us
+
+
+@pytest.mark.parametrize("name", [name for name in names() if name != "textbook"])
+def test_tiles_of_a_large_product_are_as_large_as_l2_asks(name: str) -> None:
+    """A square tile of side s loads 4n³/s bytes for 2n³ FLOPs in 16 bits, so peak and L2 balance
+    at s = 2·peak/L2; what a library's blocks load for each other counts three quarters."""
+    device = load(name)
+    kernel = make_plan(graph_of(square), device).kernels[0]
+    tiles = {axis: each.tile for axis, each in kernel.kernel.schedule.axes}
+    side = 2 / (1 / tiles["m"] + 1 / tiles["n"])
+    reached = device.peak_for("fp16", matrix=True) * device.library_share("gemm")
+    shared = 0.75 if device.require("multicast_blocks") > 1 else 1.0
+    balance = 2 * shared * reached / (device.require("l2_bandwidth_gbs") * 1e9)
+    assert side > 0.95 * balance
 
 
 def graph_of(build: Build) -> Graph:

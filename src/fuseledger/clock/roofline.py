@@ -38,9 +38,10 @@ memory has room: five stages of 128 elements of two bytes, the deepest of TorchI
 configurations for tiles of 64 and more (torch/_inductor/template_heuristics/triton.py, torch 2.13).
 A generated one has what its schedule's pipeline says."""
 PAIR_LOADS = 0.75
-"""Share of its loads that a library's product makes where blocks form clusters: two neighbours of
-square tiles load three tiles' sides in place of four (cuBLAS on Hopper and Blackwell names such
-kernels `2x1` and `2cta`: github.com/triton-lang/triton/pull/9044). Triton does not share loads."""
+"""Share of its loads that a library's product makes where one load serves blocks of a cluster: two
+neighbours of square tiles load three tiles' sides in place of four (cuBLAS on Hopper and B200 names
+such kernels `2x1` and `2cta`: github.com/triton-lang/triton/pull/9044). Triton does not share
+loads."""
 COMBINE_TILE = 1024
 """Results that a block of the combine kernel folds: 4 warps × 8 elements."""
 TICKET_TRIPS = 3
@@ -269,7 +270,7 @@ class Roofline(Struct, frozen=True, dict=True):
             special_ops_per_s=device.special_ops_per_s,
             launch_us=device.launch_us(self.launch),
             latency_us=(device.block_latency_us or 0.0) if sms else 0.0,
-            library_loads=PAIR_LOADS if (device.clusters or 1) > 1 else 1.0,
+            library_loads=PAIR_LOADS if (device.multicast_blocks or 1) > 1 else 1.0,
         )
 
     def _drawn_gbs(self, sms: int) -> float:

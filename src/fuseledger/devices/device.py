@@ -50,6 +50,7 @@ CountField = Literal[
     "threads_per_block",
     "blocks_per_sm",
     "clusters",
+    "multicast_blocks",
 ]
 _PIPES: tuple[str, ...] = get_args(Pipe)
 _LAUNCH_MODES: tuple[str, ...] = get_args(LaunchMode)
@@ -253,6 +254,11 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def clusters(self) -> int | None:
         """Blocks of the largest portable cluster; 1 where blocks cannot share memory."""
         return _int(self.figures.clusters)
+
+    @property
+    def multicast_blocks(self) -> int | None:
+        """Blocks of a portable cluster that one load from L2 serves; 1 where each loads its own."""
+        return _int(self.figures.multicast_blocks)
 
     def peak_tflops(self, pipe: Pipe | str) -> float | None:
         """Dense peak of one pipe in TFLOP/s (TOPS for int8) at the boost clock."""

@@ -121,6 +121,7 @@ class Figures(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     threads_per_block: Count | None = None
     blocks_per_sm: Count | None = None
     clusters: Count | None = None
+    multicast_blocks: Count | None = None
     launch_us: Launches = Launches()
     library_share: Shares = Shares()
     """What a library's kernel sustains on large shapes, of the pipe's dense peak."""
