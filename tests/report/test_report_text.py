@@ -216,3 +216,29 @@ def test_a_plan_without_kernels_says_so_instead_of_empty_tables() -> None:
     assert lines[0].startswith("no kernel: nothing is computed")
     assert not [line for line in lines if line.startswith(("#", "plan ", "floor"))]
     assert "| kernel |" not in plan_markdown(summarise(made))
+
+
+def test_loads_without_a_price_are_named() -> None:
+    """Of 400 MB that a kernel loads through L2, 299 MB are more than the 101 MB it moves: three
+    such kernels load 898 MB that a device without an L2 bandwidth has no price for."""
+    device = {**sample_document.DEVICE, "unstated": ["l2_bandwidth_gbs"]}
+    made = document(device=device)
+    words = "h100-sxm states no l2_bandwidth_gbs: the 898 MB that tiles load again through L2"
+    assert [note for note in summarise(made).notes if note.startswith(words)]
+    assert words in " ".join(plan_text(summarise(made), Page(width=80, colour=False)).split())
+    explained = explain_text(kernel_document(made, 1), Page(width=120, colour=False))
+    assert "not priced, 299 MB loaded again: no l2_bandwidth_gbs" in explained
+    assert "l2_bandwidth_gbs" not in plan_text(summarise(document()), Page(width=80, colour=False))
+
+
+def test_a_device_file_without_an_l2_bandwidth_says_so() -> None:
+    """A product on a device without the figure has the note; ops that load all once have none."""
+    bare = load_device("textbook")
+    notes = {
+        source: summarise(
+            built(make_plan(load(source), bare), source=source, load_seconds=0.0)
+        ).notes
+        for source in ("gemm(4096,4096,4096)", "x[4096,4096] | relu")
+    }
+    assert "textbook states no l2_bandwidth_gbs" in " ".join(notes["gemm(4096,4096,4096)"])
+    assert notes["x[4096,4096] | relu"] == ()

@@ -14,7 +14,6 @@ from fuseledger.report.document import (
     AlternativePart,
     AxisPart,
     CutPart,
-    DevicePart,
     DifferencePart,
     EdgePart,
     ErrorBarPart,
@@ -35,6 +34,7 @@ from fuseledger.report.document import (
     TotalsPart,
     VerdictPart,
     WorkPart,
+    device_part,
 )
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def plan_document(
         version=__version__,
         source=source,
         graph=_graph(planned.graph),
-        device=DevicePart(name=device.name, title=device.title, arch=device.arch),
+        device=device_part(device),
         options=OptionsPart(optimise=options.objective, launch=options.launch, tf32=options.tf32),
         plan=PlanPart(
             kernels=[_kernel(planned.graph, ledger) for ledger in planned.kernels],

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from fuseledger import __version__
-from fuseledger.report.document import DevicePart, Part
+from fuseledger.report.document import DevicePart, Part, device_part
 from fuseledger.report.figures import bytes_in_one_unit, bytes_words, times, times_in_one_unit
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def compare_document(
         source=source,
         graph=graph.name,
         ops=[op.name for op in graph.ops],
-        device=DevicePart(name=device.name, title=device.title, arch=device.arch),
+        device=device_part(device),
         optimise=planned.options.objective,
         floor_bytes=graph.floor_bytes,
         headline=headline(parts),

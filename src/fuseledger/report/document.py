@@ -6,12 +6,18 @@ each field; a test keeps the two equal.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+if TYPE_CHECKING:
+    from fuseledger.devices import Device
+
 PLAN_SCHEMA = "fuseledger/plan@1"
 KERNEL_SCHEMA = "fuseledger/kernel@1"
+
+L2_BANDWIDTH = "l2_bandwidth_gbs"
+"""The figure without which what tiles load again through L2 has no price."""
 
 Number = int | float
 
@@ -62,6 +68,8 @@ class DevicePart(Part, frozen=True, kw_only=True):
     name: str
     title: str
     arch: str
+    unstated: list[str] = []
+    """Figures that its file does not state, so that the clock leaves their terms out."""
 
 
 class EvidencePart(Part, frozen=True, kw_only=True):
@@ -313,6 +321,14 @@ class KernelDocument(Part, frozen=True, kw_only=True):
     kernels: int
     kernel: KernelPart
     verdicts: list[VerdictPart]
+
+
+def device_part(device: Device) -> DevicePart:
+    """A device, with what the clock misses of it."""
+    return DevicePart(
+        name=device.name, title=device.title, arch=device.arch,
+        unstated=[name for name in (L2_BANDWIDTH,) if device.figure(name) is None],
+    )  # fmt: skip
 
 
 def kernel_document(document: PlanDocument, number: int) -> KernelDocument:

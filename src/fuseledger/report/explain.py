@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from fuseledger.ledger.account import ACCOUNTS, format_count
 from fuseledger.ledger.kernel import MERGES
+from fuseledger.report.document import L2_BANDWIDTH
 from fuseledger.report.figures import (
     BOUNDS,
     account_value,
@@ -17,6 +18,7 @@ from fuseledger.report.figures import (
     plural,
     realisation_words,
     time_words,
+    unpriced_bytes,
 )
 from fuseledger.report.layout import Column, Page, Row
 from fuseledger.verdict.edges import SOLVED
@@ -24,6 +26,7 @@ from fuseledger.verdict.edges import SOLVED
 if TYPE_CHECKING:
     from fuseledger.report.document import (
         AccountPart,
+        DevicePart,
         KernelDocument,
         KernelPart,
         SchedulePart,
@@ -66,7 +69,7 @@ def explain_text(document: KernelDocument, page: Page) -> str:
         page.line(f"realised: {_realised(kernel)}", "bold")
         page.blank()
     page.line(clock_title(kernel.time), "bold")
-    page.table(_CLOCK, [Row(row) for row in clock_rows(kernel.time, kernel.time_us)], indent=2)
+    page.table(_CLOCK, [Row(row) for row in clock_rows(kernel, document.device)], indent=2)
     if document.verdicts:
         page.blank()
         page.line("edges", "bold")
@@ -148,8 +151,9 @@ def _added(time: TimePart) -> tuple[tuple[str, float], ...]:
     return ("combine", time.combine_us), ("layout", time.layout_us), ("spills", time.spill_us)
 
 
-def clock_rows(time: TimePart, total_us: float) -> list[tuple[str, str, str]]:
+def clock_rows(kernel: KernelPart, device: DevicePart) -> list[tuple[str, str, str]]:
     """The clock's terms; of the resources the slowest one counts."""
+    time = kernel.time
     slowest = max(time.terms, key=lambda term: term.time_us, default=None)
     rows = [("launch", time_words(time.launch_us), "counts")]
     rows += [
@@ -157,9 +161,12 @@ def clock_rows(time: TimePart, total_us: float) -> list[tuple[str, str, str]]:
          "the slowest: counts" if t is slowest else "hidden behind it")
         for t in sorted(time.terms, key=lambda term: -term.time_us)
     ]  # fmt: skip
+    if again := unpriced_bytes(device, kernel):
+        missing = f"not priced, {bytes_words(again)} loaded again: no {L2_BANDWIDTH}"
+        rows.append((BOUNDS["l2"], "–", missing))
     rows.append(("latency", time_words(time.latency_us), "counts"))
     rows += [(name, time_words(us), "counts") for name, us in _added(time) if us]
-    return [*rows, ("total", time_words(total_us), "")]
+    return [*rows, ("total", time_words(kernel.time_us), "")]
 
 
 def edge_words(verdict: VerdictPart) -> str:

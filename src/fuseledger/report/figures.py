@@ -6,9 +6,16 @@ import re
 from typing import TYPE_CHECKING
 
 from fuseledger.ledger.account import format_bytes, format_count, format_kib
+from fuseledger.report.document import L2_BANDWIDTH
 
 if TYPE_CHECKING:
-    from fuseledger.report.document import AccountPart, KernelPart, RealisationPart, SchedulePart
+    from fuseledger.report.document import (
+        AccountPart,
+        DevicePart,
+        KernelPart,
+        RealisationPart,
+        SchedulePart,
+    )
 
 BOUNDS = {
     "dram": "DRAM",
@@ -72,6 +79,13 @@ def three_digits(value: float) -> str:
 def times(more: float, less: float) -> str:
     """Quotient as a factor: 2.5×."""
     return f"{three_digits(more / less)}×" if less else "–"
+
+
+def unpriced_bytes(device: DevicePart, kernel: KernelPart) -> float:
+    """Bytes that a kernel loads again through L2, where the clock has no bandwidth for them."""
+    if L2_BANDWIDTH not in device.unstated:
+        return 0.0
+    return max(0.0, kernel.work.l2_bytes - kernel.accounts.traffic.value)
 
 
 def plural(count: int, noun: str) -> str:

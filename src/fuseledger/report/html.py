@@ -79,7 +79,7 @@ def _detail(document: PlanDocument, row: KernelRow) -> KernelDetail:
         schedule=schedule_words(kernel) if has_schedule(kernel) else "",
         axes=axis_rows(kernel.schedule),
         clock_title=clock_title(kernel.time),
-        clock=clock_rows(kernel.time, kernel.time_us),
+        clock=clock_rows(kernel, document.device),
     )
 
 

@@ -106,7 +106,7 @@ def explain_markdown(document: KernelDocument) -> str:
     if has_schedule(kernel):
         parts.append(f"Schedule: {schedule_words(kernel)}")
         parts.append(table(("axis", "size:", "treatment"), axis_rows(kernel.schedule)))
-    parts.append(table(("clock", "time:", ""), clock_rows(kernel.time, kernel.time_us)))
+    parts.append(table(("clock", "time:", ""), clock_rows(kernel, document.device)))
     parts += [
         "\n".join(
             [

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from fuseledger.ledger.account import format_bytes, format_count, format_kib
+from fuseledger.report.document import L2_BANDWIDTH
 from fuseledger.report.error_words import error_words
 from fuseledger.report.figures import (
     SHORT_BOUNDS,
@@ -21,6 +22,7 @@ from fuseledger.report.figures import (
     time_words,
     times,
     times_in_one_unit,
+    unpriced_bytes,
 )
 
 if TYPE_CHECKING:
@@ -120,7 +122,7 @@ def summarise(document: PlanDocument, *, everything: bool = False) -> Summary:
         cuts_hidden=cuts_hidden,
         fused=() if cuts else _fused_rows(document),
         barriers=_barriers(document),
-        notes=tuple(document.graph.notes),
+        notes=(*document.graph.notes, *_unpriced(document)),
         evidence=tuple(_evidence(document)),
         error=error_words(document),
         status=_status(document),
@@ -317,6 +319,17 @@ def _barriers(document: PlanDocument) -> str | None:
     ops = document.graph.ops
     products = dict.fromkeys(op.function for op in ops if op.kind == "opaque" and op.flops)
     return f"{words}; the work of {', '.join(products)} is counted" if products else words
+
+
+def _unpriced(document: PlanDocument) -> Iterator[str]:
+    """What the clock leaves out for want of a figure of the device."""
+    device = document.device
+    again = sum(unpriced_bytes(device, kernel) for kernel in document.plan.kernels)
+    if again:
+        yield (
+            f"{device.name} states no {L2_BANDWIDTH}: the {bytes_words(again)} that tiles load "
+            "again through L2 are not priced, so small tiles look better than they are"
+        )
 
 
 def registers_words(account: AccountPart) -> str:
