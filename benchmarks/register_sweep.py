@@ -1,10 +1,11 @@
 """Compile kernels of our own emission over families, tiles, warps, stages and targets.
 
-    python benchmarks/register_sweep.py [--processes N] [--table FILE]
+    python benchmarks/register_sweep.py [--processes N] [--held-out]
 
 The table is what the register model is fitted and judged on (`benchmarks/register_fit.py`). A run
 compiles only rows whose kernel is not in the table yet, or whose code has changed since, and writes
-the table after every few dozen: it may be stopped and started again.
+the table after every few dozen: it may be stopped and started again. `--held-out` compiles kernels
+of one more draw, none of which is in the table: nothing is fitted or chosen on them.
 """
 
 from __future__ import annotations
@@ -38,10 +39,16 @@ from fuseledger.ledger.pricer import Pricer
 from fuseledger.ledger.tiles import TileLimits
 from fuseledger.planner.schedules import Choice, ScheduleSearch
 from fuseledger.planner.side_by_side import components
-from fuseledger.triton.compile import compile_kernels, compiler_version, target_of
+from fuseledger.triton.compile import (
+    compile_kernels,
+    compiler_version,
+    near_pointers,
+    target_of,
+)
 from fuseledger.triton.emit import EmittedKernel, emit_kernel, module_source
 
 TABLE = Path(__file__).parent / "register_sweep.csv"
+HELD_OUT_TABLE = Path(__file__).parent / "register_held_out.csv"
 DEVICES = ("a100-sxm-80", "h100-sxm", "b200", "rtx-5090", "mi300x")
 """sm_80, sm_90, sm_100, sm_120, gfx942."""
 TILE_ELEMENTS = 65536
@@ -186,6 +193,7 @@ class Stream(Struct, frozen=True, kw_only=True):
     stages: tuple[int, ...] = (1, 2, 2, 3, 4)
 
 
+ROUNDS = int(os.environ.get("ROUNDS", "1"))
 STREAMS = (
     Stream(kernels=400, families=tuple(FAMILIES)),
     Stream(kernels=300, families=("gemm", "contractions", "gemm", "window"), least=11),
@@ -208,10 +216,16 @@ STREAMS = (
         kernels=160, families=("gemm", "contractions"), least=11, devices=("b200", "mi300x"),
         steps=(64, 128),
     ),
+    *[Stream(kernels=300, families=tuple(FAMILIES), steps=(64, 64, 128))] * 6,
 )  # fmt: skip
 """Everything, the products with tiles that matrix units like, more without products, and more for
 the matrix units that one device of the list has: `wgmma`, `tcgen05`; epilogues of large tiles; the
-longer steps of pipelines; more for AMD, which one device stands for; and more of each again."""
+longer steps of pipelines; more for AMD, which one device stands for; more of each again; and six
+more draws of everything."""
+
+
+HELD_OUT = Stream(kernels=600, families=tuple(FAMILIES), steps=(64, 64, 128))
+HELD_OUT_SEED = 1000
 
 
 def cases(stream: Stream, seed: int) -> Iterator[Case]:
@@ -288,14 +302,17 @@ def main() -> None:
     """Run the sweep; see the module."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--processes", type=int, default=os.cpu_count())
-    parser.add_argument("--table", type=Path, default=TABLE)
+    parser.add_argument("--held-out", action="store_true")
     args = parser.parse_args()
-    before = read(args.table) if args.table.exists() else []
+    table = HELD_OUT_TABLE if args.held_out else TABLE
+    streams = {HELD_OUT_SEED: HELD_OUT} if args.held_out else dict(enumerate(STREAMS))
+    seen = {row["code"] for row in read(TABLE)} if args.held_out else set[str]()
+    before = read(table) if table.exists() else []
     known = {row["code"]: row for row in before if not row["failed"]}
     version = compiler_version()
     rows: list[dict[str, str]] = []
     waiting: Waiting = []
-    for case, kernel, code in _wanted(version):
+    for case, kernel, code in _wanted(streams, seen, version):
         if code in known:
             rows.append(known[code])
         else:
@@ -316,13 +333,15 @@ def main() -> None:
                     "failed": each.failed or "",
                 }  # fmt: skip
                 rows.append(row)
-            write(args.table, rows, version)
+            write(table, rows, version)
 
 
-def _wanted(version: str) -> Iterator[tuple[Case, EmittedKernel, str]]:
-    """The kernels of every stream, each kernel once, and what tells its code from others."""
-    seen: set[str] = set()
-    for seed, stream in enumerate(STREAMS):
+def _wanted(
+    streams: dict[int, Stream], seen: set[str], version: str
+) -> Iterator[tuple[Case, EmittedKernel, str]]:
+    """The kernels of every stream, by seed, that were not seen, each once, and what tells its code
+    from others."""
+    for seed, stream in streams.items():
         left = stream.kernels
         for case in islice(cases(stream, seed), 2 * stream.kernels):
             graph = case.graph()
@@ -359,8 +378,9 @@ def _batches(waiting: Waiting) -> Iterator[tuple[str, Waiting]]:
 def digest(kernel: EmittedKernel, device: str, version: str) -> str:
     """What tells a kernel's code, without comments, target and compiler from every other."""
     code = ast.unparse(ast.parse(module_source([kernel], "")))
+    near = near_pointers(kernel, target_of(load_device(device)))
     text = repr((code, sorted(kernel.constants.items()), kernel.warps, kernel.stages, device,
-                 version))  # fmt: skip
+                 version, *near))  # fmt: skip
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 

@@ -8,9 +8,9 @@ import pytest
 from fuseledger.devices import load as load_device
 from fuseledger.frontends.source import load
 from fuseledger.graph.builder import GraphBuilder
-from fuseledger.ledger.kernel import SHALLOW
+from fuseledger.ledger.kernel import SHALLOW, Pipeline
 from fuseledger.ledger.live_values import Loop
-from fuseledger.ledger.matrix_units import Share, product_unit, share_of_warp
+from fuseledger.ledger.matrix_units import Chain, Share, product_unit, share_of_warp
 from fuseledger.ledger.nest import analyse
 from fuseledger.ledger.price import Price
 from fuseledger.ledger.pricer import Pricer
@@ -84,12 +84,64 @@ def test_wavefronts_have_a_share_of_a_tile(
     assert share_of_warp("mfma", *tile, warps) == Share(*share, 64)
 
 
+@pytest.mark.parametrize(
+    ("unit", "second", "warps", "shares"),
+    [
+        ("mma", (32, 32), 4, ((16, 64), (16, 32))),  # all warps along the rows of both
+        ("mma", (16, 16), 8, ((16, 64), (16, 16))),  # of one fragment: all compute the same
+        ("mma", (16, 32), 8, ((16, 8), (16, 8))),  # all side by side
+        ("wgmma", (128, 32), 8, ((16, 64), (16, 32))),
+        ("mfma", (16, 32), 8, ((16, 64), (16, 16))),  # the first by rows, the second by columns
+    ],
+)
+def test_products_of_one_loop_are_dealt_alike(
+    unit: str, second: tuple[int, int], warps: int, shares: tuple[tuple[int, int], ...]
+) -> None:
+    """Scores of 64 columns and a product that takes them: as `warpsPerCTA` of Triton's layouts
+    says, compiled for sm_120, sm_90 and gfx942; the second tile decides on NVIDIA."""
+    lanes = 64 if unit == "mfma" else 32
+    first = (second[0], 64)
+    for tile, share, is_last in ((first, shares[0], False), (second, shares[1], True)):
+        chain = Chain(*second, is_last=is_last)
+        assert share_of_warp(unit, *tile, warps, chain) == Share(*share, lanes)
+
+
+def test_loops_of_products_have_their_amounts_one_at_a_time() -> None:
+    """(a @ b) @ c, 128×64 on 4 warps: c is walked 32 rows at a time, so a @ b is made in tiles of
+    128×32 in a loop of its own, while the other's accumulators wait."""
+    pricer = _pricer("(a[4096,1024] @ b[1024,128]) @ c[128,1024]", "a100-sxm-80")
+    rows, columns = [n for n in pricer.nest.open_axes if n not in pricer.nest.split_axes]
+    found = _amounts(pricer, {rows: 128, columns: 64}, warps=4)
+    assert found["accumulators"] == (128 * 64 + 128 * 32) / 128
+    assert found["sides"] == 128 / 2 + 64 / 2  # of 128×64: two warps by two; 128×32 has 32 + 32
+    assert found["operand_words"] == (128 * 32 + 32 * 32) / 2 / 128  # a step of a and of b
+
+
+def test_rows_and_what_is_reduced_are_rounded_up_apart() -> None:
+    """Windows of 3×3 over 56 outputs are 64 rows of 16 lanes: 8 elements for each of 128
+    threads."""
+    pricer = _pricer("conv(x[8,128,56,56],w[128,1,3,3],padding=1,groups=128)")
+    rows = [name for name in pricer.nest.open_axes if name not in pricer.nest.split_axes]
+    tiles = dict.fromkeys(rows, 1) | {"x": 56}
+    assert _amounts(pricer, tiles, warps=4)["tile"] == 64 * 16 / 128
+
+
+def test_long_functions_have_temporaries_of_a_pair_of_elements() -> None:
+    """tanh takes a quotient, gelu branches: for two of eight elements of a thread, and all eight
+    are live across a branch."""
+    quotient = _amounts(_pricer("x[1024,1024] | tanh"), {"d": 1, "d1": 1024}, warps=4)
+    branch = _amounts(_pricer("x[1024,1024] | gelu"), {"d": 1, "d1": 1024}, warps=4)
+    assert (quotient["divides"], quotient["branches"], quotient["branched"]) == (2, 0, 0)
+    assert (branch["divides"], branch["branches"], branch["branched"]) == (0, 2, 8)
+
+
 def test_short_loops_are_unrolled() -> None:
-    """4 elements of one FLOP and 16 more are 24 instructions: six steps have room in 150, four are
-    taken; 12 steps (288) are all of a loop; 64 elements leave no room for two steps."""
-    assert Loop(512, 100).unrolled(4, 1) == 4
-    assert Loop(512, 12).unrolled(4, 1) == 12
-    assert Loop(8192, 100).unrolled(64, 1) == 1
+    """4 elements of one FLOP for each of 128 threads, and 16 instructions more, are 24: six steps
+    have room in 150, four are taken; 12 steps (288) are all of a loop; 20 elements, 56
+    instructions, leave no room for three."""
+    assert Loop(512, 100, 1).unrolled(128) == 4
+    assert Loop(512, 12, 1).unrolled(128) == 12
+    assert Loop(2560, 100, 1).unrolled(128) == 1
 
 
 def test_what_varies_along_a_row_is_loaded_for_every_row() -> None:
@@ -138,15 +190,15 @@ def test_a_batch_is_taken_one_by_one() -> None:
 
 
 def test_looped_products_hold_one_step_of_the_loop() -> None:
-    """Attention's scores are 64 columns at a time, however long the sequence."""
+    """Attention's scores are as many columns at a time as a step of the keys, however many there
+    are: 32 of fp16 in 64 bytes, 64 in 128."""
     pricer = _pricer("attention(q[8,16,2048,64],k[8,16,2048,64],v[8,16,2048,64])")
     tiles = {"a": 1, "b": 1, "m": 64, "d1": 64}
     model = pricer.footprint.registers
-    block = model.block(pricer.regions(tiles), tiles, owning=True, pipeline=SHALLOW)
-    assert block.sides == [
-        (64, 64),
-        (64, 64),
-    ]
+    for step_bytes, keys in ((64, 32), (128, 64)):
+        pipeline = Pipeline(step_bytes)
+        block = model.block(pricer.regions(tiles), tiles, owning=True, pipeline=pipeline)
+        assert block.sides == [(64, keys), (64, 64)]
 
 
 def test_what_the_compiler_spills_the_model_spills() -> None:
@@ -187,7 +239,7 @@ def test_units_are_those_that_triton_takes() -> None:
 
 
 def test_the_model_on_kernels_it_was_not_fitted_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Held out by family and tile, the median error is within 13 %, spills right on 95 %."""
+    """Held out by family and tile, the median error is within 10 %, spills right on 95 %."""
     pytest.importorskip("highspy")
     np = pytest.importorskip("numpy")
     monkeypatch.setattr(sys, "path", [str(BENCHMARKS), *sys.path])
@@ -197,6 +249,6 @@ def test_the_model_on_kernels_it_was_not_fitted_on(monkeypatch: pytest.MonkeyPat
     assert len(rows) >= 500
     register_fit.cross_validate(rows)
     errors = [row.error for row in rows if not row.spills]
-    assert np.median(errors) <= 0.13
+    assert np.median(errors) <= 0.10
     right = [(row.predicted > row.limit) == row.spills for row in rows]
     assert np.mean(right) >= 0.95

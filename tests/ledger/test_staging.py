@@ -17,7 +17,7 @@ from fuseledger.ledger.nest import Nest, analyse
 from fuseledger.ledger.online import online_variant
 from fuseledger.ledger.price import Price
 from fuseledger.ledger.pricer import Pricer
-from fuseledger.ledger.staging import loop_steps
+from fuseledger.ledger.products import loop_steps
 
 ATTENTION = "attention(q[1,32,4096,128], k[1,32,4096,128], v[1,32,4096,128])"
 

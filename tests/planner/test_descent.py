@@ -17,7 +17,8 @@ from fuseledger.ledger.kernel import SHALLOW, Pipeline
 from fuseledger.ledger.nest import analyse
 from fuseledger.ledger.price import Price
 from fuseledger.ledger.pricer import Pricer
-from fuseledger.ledger.staging import STAGES, STEPS
+from fuseledger.ledger.products import STEPS
+from fuseledger.ledger.staging import STAGES
 from fuseledger.ledger.tiles import TileLimits
 from fuseledger.planner.descent import Descent, Key
 from fuseledger.planner.plan import PlanOptions, make_plan, new_search

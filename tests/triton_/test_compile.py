@@ -8,9 +8,9 @@ from planned import CHAIN, planned
 
 from fuseledger.devices import load as load_device
 from fuseledger.errors import DeviceError
-from fuseledger.triton.compile import Compiled, compile_kernels, target_of
+from fuseledger.triton.compile import Compiled, compile_kernels, near_pointers, target_of
 from fuseledger.triton.compile_pool import CompilerPool
-from fuseledger.triton.compile_worker import instruction_mix, warnings_of
+from fuseledger.triton.compile_worker import amd_figures, instruction_mix, warnings_of
 from fuseledger.triton.emit import EmittedKernel, emit_kernel
 from fuseledger.triton.evidence import with_evidence
 from fuseledger.triton.occupancy import occupancy
@@ -33,6 +33,21 @@ def test_a_gemm_compiles_without_a_gpu(device: str) -> None:
     assert 16 <= found.registers <= 512
     assert found.shared_bytes > 0
     assert found.threads == 128
+
+
+def test_amd_kernels_know_which_tensors_32_bits_reach() -> None:
+    """As its launcher says: x of 65536·16384 fp16 is 2 GiB, a byte too much; others are less."""
+    (kernel,) = _emitted("x[65536,16384] + y[16384]")
+    near = near_pointers(kernel, target_of(load_device("mi300x")))
+    assert near == [p for p, tensor in kernel.parameters if tensor == "y"]
+    assert not near_pointers(kernel, target_of(load_device("h100-sxm")))
+
+
+def test_what_moves_to_accumulation_registers_is_not_spilled() -> None:
+    """48 spilled registers without a byte of stack found others; with 64 bytes, 16 did not."""
+    text = ".vgpr_count: 327\n.vgpr_spill_count: 48\n.private_segment_fixed_size: "
+    assert amd_figures(text + "0")["spilled_bytes"] == 0
+    assert amd_figures(text + "64") == {"registers": 327, "stack_bytes": 64, "spilled_bytes": 64}
 
 
 @pytest.mark.torch

@@ -249,4 +249,18 @@ FUNCTIONS: dict[str, Function] = {
     "uniform": Function(lambda x: _np().random.default_rng(0).random(x.shape), 20),
     "normal": Function(lambda x: _np().random.default_rng(0).standard_normal(x.shape), 30, 3),
 }
+SPECIAL = frozenset(name for name, function in FUNCTIONS.items() if function.special)
+"""Functions that take the special function unit."""
+DIVIDES = frozenset({
+    "div", "mod", "fmod", "floor_div", "trunc_div", "reciprocal", "expm1", "log1p", "tan", "sinh",
+    "asin", "acos", "atan", "atan2", "asinh", "acosh", "atanh", "tanh", "sigmoid", "silu",
+    "gelu_tanh", "quick_gelu", "mish", "softplus", "softsign", "hardswish", "elu", "celu", "selu",
+    "shift_right",
+})
+"""Functions that take a quotient on the way."""
+BRANCHES = frozenset({
+    "erf", "gelu", "log", "log10", "log1p", "softplus", "mish", "xlogy", "sin", "cos", "tan",
+    "asinh", "acosh", "atanh",
+})
+"""Functions that take different steps by their argument (CUDA's libdevice and AMD's ocml)."""
 # fmt: on

@@ -6,7 +6,7 @@ are staged in shared memory, once per pipeline stage. Each held tensor has one h
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from functools import cached_property
 from operator import attrgetter
 
@@ -24,11 +24,12 @@ from fuseledger.ledger.compiled import (
     without_pipeline,
 )
 from fuseledger.ledger.kernel import Pipeline
-from fuseledger.ledger.live_values import LOOP_POINTS
+from fuseledger.ledger.live_values import LOOP_POINTS, power_of_two
 from fuseledger.ledger.nest import Nest
 from fuseledger.ledger.price import WARP_THREADS, Held, Price
+from fuseledger.ledger.products import STEPS, Products
 from fuseledger.ledger.registers import RegisterModel
-from fuseledger.ledger.staging import STEPS, Staging
+from fuseledger.ledger.staging import Staging
 
 ACCUMULATOR_BYTES = 4
 """Reductions accumulate in fp32."""
@@ -65,10 +66,9 @@ class Footprint:
         self._near = of_any_pipeline(known) if known else {}
         self._extent = _Extents(nest, halos, most)
         self.limits = Limits.of(device)
-        self._staging = Staging(nest, device.arch, contractions, self._extent)
-        self.registers = RegisterModel(
-            nest, device, contractions, self._extent, self._staging.steps
-        )
+        self.products = Products(nest, contractions, self._extent)
+        self._staging = Staging(nest, device.arch, self.products)
+        self.registers = RegisterModel(nest, device, self.products, self._extent)
 
     @cached_property
     def _owning(self) -> tuple[list[_Holding], list[_Part]]:
@@ -230,7 +230,7 @@ class _Part:
     loops are another matter: together they hold LOOP_POINTS at most.
     """
 
-    __slots__ = ("halo", "listed", "looped", "position", "sizes")
+    __slots__ = ("halo", "kept", "listed", "looped", "position", "reduced", "sizes")
 
     def __init__(
         self,
@@ -239,16 +239,21 @@ class _Part:
         looped: tuple[str, ...],
         halo: tuple[str, ...],
         sizes: Mapping[str, int],
+        reduced: Set[str],
     ) -> None:
         self.position = position
         self.listed = listed
+        self.kept = tuple(axis for axis in listed if axis not in reduced)
+        self.reduced = tuple(axis for axis in listed if axis in reduced)
         self.looped = looped
         self.halo = halo
         """All axes in order, where some are loops unless the region is short of the whole."""
         self.sizes = sizes
         """Most of each axis that is a loop, or 0 where it is one in any case."""
 
-    def extents(self, region: Mapping[str, int]) -> tuple[tuple[tuple[str, int], ...], int]:
+    def extents(
+        self, region: Mapping[str, int], points: int = LOOP_POINTS
+    ) -> tuple[tuple[tuple[str, int], ...], int]:
         """(axis, elements held along it) in order, in-block loops together; and their product."""
         looped = elements = 1
         found: list[tuple[str, int]] = []
@@ -268,20 +273,34 @@ class _Part:
             for axis in self.looped:
                 looped *= region[axis]
         if looped > 1:
-            looped = min(looped, LOOP_POINTS)
+            looped = min(looped, points)
             found.append((LOOP, looped))
         return tuple(found), elements * looped
 
-    def elements(self, region: Mapping[str, int]) -> int:
+    def elements(self, region: Mapping[str, int], points: int = LOOP_POINTS) -> int:
         """Product of the extents."""
         if self.halo:
-            return self.extents(region)[1]
+            return self.extents(region, points)[1]
         looped = elements = 1
         for axis in self.looped:
             looped *= region[axis]
         for axis in self.listed:
             elements *= region[axis]
-        return elements * (looped if looped < LOOP_POINTS else LOOP_POINTS)
+        return elements * (looped if looped < points else points)
+
+    def lanes(self, region: Mapping[str, int], points: int = LOOP_POINTS) -> int:
+        """Elements as compilers of tiles round them up: what is reduced, and the rest."""
+        if self.halo:
+            return power_of_two(self.elements(region, points))
+        looped = reduced = kept = 1
+        for axis in self.looped:
+            looped *= region[axis]
+        for axis in self.reduced:
+            reduced *= region[axis]
+        for axis in self.kept:
+            kept *= region[axis]
+        reduced *= looped if looped < points else points
+        return power_of_two(kept) * power_of_two(reduced)
 
 
 _Holding = tuple[_Part, list[tuple[str, int, bool]]]
@@ -300,6 +319,7 @@ class _Extents:
         self._most = most
         self._open = frozenset(nest.open_axes)
         self._tiled = self._open - nest.split_axes
+        self._reduced = frozenset[str]().union(*(op.reduces for op in nest.ops.values()))
         self._halos = halos
         self._known: dict[tuple[object, ...], _Part] = {}
 
@@ -318,7 +338,7 @@ class _Extents:
                     halo = axes
                     sizes = {n: self._most[position][n] if n in closed else 0 for n in looped}
             rest = tuple(axis for axis in axes if axis in listed)
-            found = self._known[key] = _Part(position, rest, looped, halo, sizes)
+            found = self._known[key] = _Part(position, rest, looped, halo, sizes, self._reduced)
         return found
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from functools import cache
-from math import floor, log2, prod, sqrt
+from math import prod, sqrt
 from typing import Protocol
 
 from msgspec import Struct
 
 from fuseledger.graph.op import Access, Op
-from fuseledger.graph.scalar import FUNCTIONS, Call, walk, work
+from fuseledger.graph.scalar import BRANCHES, DIVIDES, SPECIAL, Call, walk, work
 from fuseledger.graph.tensor import DTYPE_BITS
 from fuseledger.ledger.matrix_units import SIDE
 from fuseledger.ledger.nest import Nest
@@ -29,7 +29,10 @@ LOOP_INSTRUCTIONS = 16
 over the threads of a row."""
 UNROLLED_WHOLE, UNROLLED_PARTLY = 300, 150
 """Most instructions to which a loop is unrolled for its whole length, and in part (LLVM's
-`UnrollThreshold` at O3 and `UnrollPartialThreshold`; what ptxas does is not published)."""
+`UnrollThreshold` at O3 and `UnrollPartialThreshold`)."""
+UNROLLED_STEPS, LEAST_ROOM = 4, 3
+"""Steps of a loop that is unrolled in part, and for how many there must be room. ptxas, which does
+it on NVIDIA, publishes no rule: so it is in its listings."""
 
 
 class Part(Protocol):
@@ -45,8 +48,13 @@ class Part(Protocol):
         """Axes along which it is walked in a loop."""
         ...
 
-    def elements(self, region: Mapping[str, int]) -> int:
-        """Elements of it in a block."""
+    def elements(self, region: Mapping[str, int], points: int = ...) -> int:
+        """Elements of it in a block, where its loops together hold so many points at once."""
+        ...
+
+    def lanes(self, region: Mapping[str, int], points: int = ...) -> int:
+        """The same as compilers of tiles round it up to powers of two: what is reduced, and the
+        rest."""
         ...
 
 
@@ -76,22 +84,23 @@ class Loop(Struct, frozen=True):
     elements: int
     """Of a block in one step."""
     steps: float
+    work: float
+    """FLOPs of an element."""
 
-    def unrolled(self, elements: float, work: float) -> float:
-        """Steps that compilers compute at once, where a thread has so many elements of one, each of
-        so many FLOPs."""
-        size = elements * (work + 1) + LOOP_INSTRUCTIONS
+    def unrolled(self, threads: int) -> float:
+        """Steps that compilers compute at once in a block of so many threads."""
+        size = max(1.0, self.elements / threads) * (self.work + 1) + LOOP_INSTRUCTIONS
         if size * self.steps <= UNROLLED_WHOLE:
             return self.steps
-        most = min(UNROLLED_PARTLY / size, self.steps)
-        return 2.0 ** floor(log2(most)) if most >= 2 else 1.0
+        room = min(UNROLLED_PARTLY / size, self.steps)
+        return UNROLLED_STEPS if room >= LEAST_ROOM else 1.0
 
 
 class Values:
     """The values of a nest's kernels as tiles: parts, and what each is to a thread."""
 
     def __init__(self, nest: Nest, parts: Parts, products: Set[int], *, owning: bool) -> None:
-        self.products = len(products)
+        self.products = products
         self.parts: list[Part] = []
         self._places: dict[Part, int] = {}
         self.held: list[int] = []
@@ -112,7 +121,11 @@ class Values:
         )
         self.kind = ("norm" if tiles else "reduce") if self.reduces else "stream"
         """Without products: pointwise; results of reductions alone; or both."""
-        self.special = any(_is_special(op) for op in ops)
+        self.divides = any(_calls(op, DIVIDES) for op in ops)
+        """Whether a point takes a quotient: rounded correctly, it has a dozen temporaries."""
+        self.branches = any(_calls(op, BRANCHES) for op in ops)
+        """Whether a point's computation branches: all of a thread's points are live across it."""
+        self.special = any(_calls(op, SPECIAL) for op in ops)
         """Whether a point takes a special function: its value is then kept in fp32."""
         self.heavy = sqrt(max([work(op.body)[0] for op in ops if op.body is not None], default=0))
         """√(FLOPs of a point's longest body): temporaries of elements that are computed at once."""
@@ -149,8 +162,7 @@ class Values:
         self._live(nest, products, place)
         walked = frozenset[str]().union(*(part.looped for part in self.parts))
         self.looped = [k for k, part in enumerate(self.parts) if part.looped and not products]
-        self.loop_work = sum([_flops(op) for op in ops if not walked.isdisjoint(op.sizes)])
-        """FLOPs of a point of the in-block loop."""
+        self._loop_work = sum([_flops(op) for op in ops if not walked.isdisjoint(op.sizes)])
 
     def loop(self, regions: Mapping[int, Mapping[str, int]], sizes: list[int]) -> Loop | None:
         """The in-block loop of a kernel without products, if there is one."""
@@ -163,18 +175,18 @@ class Values:
         if not points:
             return None
         rows = part.elements(region) / min(LOOP_POINTS, points)
-        return Loop(sizes[k], max(1.0, rows * points / sizes[k]))
+        return Loop(sizes[k], max(1.0, rows * points / sizes[k]), self._loop_work)
 
-    def sizes(self, regions: Mapping[int, Mapping[str, int]]) -> list[int]:
-        """Elements of every part in a block, as compilers of tiles round them up."""
+    def sizes(self, regions: Mapping[int, Mapping[str, int]], points: Sequence[int]) -> list[int]:
+        """Elements of every part in a block, as compilers of tiles round them up. `points`: of the
+        loop that each part is in, where that is a product's; otherwise loops fill the lanes."""
         found: list[int] = []
-        for part in self.parts:
+        for part, step in zip(self.parts, points, strict=True):
             region = regions[part.position]
-            elements = part.elements(region)
-            if not self.products and part.looped and elements < LOOP_LANES:
-                looped = prod([region[n] for n in part.looped])
-                elements = min(LOOP_LANES, elements // max(1, min(LOOP_POINTS, looped)) * looped)
-            found.append(1 << (elements - 1).bit_length())
+            if part.looped and not self.products:
+                rows = part.lanes(region, 1)
+                step = max(LOOP_POINTS, LOOP_LANES // rows)
+            found.append(part.lanes(region, step))
         return found
 
     def _loaded(
@@ -227,9 +239,13 @@ class _Taps(Struct, frozen=True):
     position: int
     looped: tuple[str, ...] = ()
 
-    def elements(self, region: Mapping[str, int]) -> int:
+    def elements(self, region: Mapping[str, int], points: int = LOOP_POINTS) -> int:
         """Elements of it in a block."""
         return prod([region[name] for name in self.kept]) * self.taps
+
+    def lanes(self, region: Mapping[str, int], points: int = LOOP_POINTS) -> int:
+        """The same, of a tile a tap."""
+        return power_of_two(prod([region[name] for name in self.kept])) * self.taps
 
 
 class _Rows(Struct, frozen=True):
@@ -242,10 +258,16 @@ class _Rows(Struct, frozen=True):
     position: int
     looped: tuple[str, ...]
 
-    def elements(self, region: Mapping[str, int]) -> int:
+    def elements(self, region: Mapping[str, int], points: int = LOOP_POINTS) -> int:
         """Elements of it in a block."""
-        varies = any(region[name] > 1 for name in self.axes)
-        return (self.of_all if varies else self.own).elements(region)
+        return self._of(region).elements(region, points)
+
+    def lanes(self, region: Mapping[str, int], points: int = LOOP_POINTS) -> int:
+        """The same, rounded up."""
+        return self._of(region).lanes(region, points)
+
+    def _of(self, region: Mapping[str, int]) -> Part:
+        return self.of_all if any(region[name] > 1 for name in self.axes) else self.own
 
 
 _NONE: frozenset[str] = frozenset()
@@ -275,10 +297,15 @@ def _walks_taps(nest: Nest, position: int) -> bool:
     return True
 
 
+def power_of_two(elements: int) -> int:
+    """The least that is not less."""
+    return 1 << (elements - 1).bit_length()
+
+
 @cache
 def side_of(elements: int) -> int:
     """One side of a product's tile, as compilers of tiles round it up."""
-    return max(SIDE, 1 << (elements - 1).bit_length())
+    return max(SIDE, power_of_two(elements))
 
 
 def bits_of(nest: Nest, tensor: str) -> int:
@@ -304,8 +331,8 @@ def _flops(op: Op) -> float:
     return (work(op.body)[0] if op.body is not None else 0) + (op.combine is not None)
 
 
-def _is_special(op: Op) -> bool:
-    """Whether a point takes a special function."""
+def _calls(op: Op, functions: Set[str]) -> bool:
+    """Whether a point takes one of the functions."""
     return op.body is not None and any(
-        isinstance(each, Call) and FUNCTIONS[each.function].special for each in walk(op.body)
+        isinstance(each, Call) and each.function in functions for each in walk(op.body)
     )

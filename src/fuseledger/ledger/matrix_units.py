@@ -40,18 +40,37 @@ class Share(Struct, frozen=True):
     lanes: int
 
 
+class Chain(Struct, frozen=True):
+    """Two products in one loop, of which the second takes the result of the first."""
+
+    rows: int
+    columns: int
+    """Of the second product's tile."""
+    is_last: bool
+    """Whether this is the second."""
+
+
 @cache
-def share_of_warp(unit: str, rows: int, columns: int, warps: int) -> Share:
+def share_of_warp(
+    unit: str, rows: int, columns: int, warps: int, chain: Chain | None = None
+) -> Share:
     """How Triton deals a product's tile to so many warps of 32 threads."""
     if unit == "mfma":
         side = 32 if min(rows, columns) >= 32 else 16
-        along, across = _waves(rows // side, columns // side, max(1, warps // 2))
+        waves = max(1, warps // 2)
+        if chain is None:
+            along, across = _waves(rows // side, columns // side, waves)
+        else:
+            along = min(waves, rows // side) if chain.is_last else waves
+            across = waves // along
         return Share(max(side, rows // along), max(side, columns // across), 64)
     least_rows, least_columns = (1, 1) if unit == "fma" else MATRIX_TILE
     if unit == "wgmma":
         along = 4
-        while along < warps and along * 16 < rows:
+        while along < warps and (along * 16 < rows or (chain is not None and not chain.is_last)):
             along *= 2
+    elif unit == "mma" and chain is not None:
+        along = warps if chain.rows >= chain.columns else 1
     else:
         along = _warps_of_rows(rows, columns, warps)
     across = warps // along
@@ -60,7 +79,8 @@ def share_of_warp(unit: str, rows: int, columns: int, warps: int) -> Share:
 
 def _warps_of_rows(rows: int, columns: int, warps: int) -> int:
     """Warps side by side along the rows of a product: as Triton deals a tile of `mma` to them, in
-    turns to the side with more left (`warpsPerTileV2` of its TritonGPU dialect)."""
+    turns to the side with more left (`warpsPerTileV2` of its TritonGPU dialect; of a chain, all to
+    one side, which the second product's tile decides)."""
     along = across = 1
     while along * across < warps:
         if rows * across >= columns * along and along * 16 < rows:

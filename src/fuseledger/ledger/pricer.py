@@ -248,7 +248,7 @@ class Pricer:
     def _padding(self, regions: Regions) -> Padding:
         generated = library = 0.0
         total = sum([self.nest.ops[i].points for i, _, _ in self.contractions])
-        tiles = self.footprint.registers.tiles(regions)
+        tiles = self.footprint.products.sides(regions, SHALLOW.step_bytes)
         for (i, _, _), (rows, columns) in zip(self.contractions, tiles, strict=True):
             each = self.nest.ops[i].points / (rows * columns * total)
             generated += each * side_of(rows) * side_of(columns)

@@ -11,21 +11,19 @@ its room to what comes next.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from math import prod
 from typing import Literal
 
 from msgspec import Struct
 
 from fuseledger.graph.op import Access, Op
 from fuseledger.ledger.account import format_kib
-from fuseledger.ledger.live_values import LOOP_LANES, LOOP_POINTS, Parts, bits_of, side_of
-from fuseledger.ledger.matrix_units import SIDE, WHOLE_DEPTH, product_unit
+from fuseledger.ledger.live_values import bits_of, side_of
+from fuseledger.ledger.matrix_units import product_unit
 from fuseledger.ledger.nest import Nest
+from fuseledger.ledger.products import Products, Regions
 
-STEPS, STAGES = (64, 128, 256), (2, 3, 4, 5)
-"""Bytes of a step and stages of a pipeline that are tried: those of TorchInductor's configurations
-for products of two-byte elements (32 to 128 of them;
-torch/_inductor/template_heuristics/triton.py, torch 2.13)."""
+STAGES = (2, 3, 4, 5)
+"""Stages of a pipeline that are tried: those of the configurations that `STEPS` are from."""
 READS_SHARED = ("wgmma", "tcgen05")
 """Matrix units that read their operands from shared memory, asynchronously."""
 
@@ -33,10 +31,6 @@ WARPS = 4
 """Of a block, where nothing asks for more; `tcgen05` is not used beyond eight."""
 COPY_BITS = 32
 """Least bits in a row that are copied to shared memory without registers (PTX `cp.async`)."""
-
-Contractions = list[tuple[int, tuple[str, ...], tuple[str, ...]]]
-"""(op, axes of its left side alone, axes of its right side alone) per product."""
-
 
 Kind = Literal["piped", "source", "single", "made", "handed", "kept"]
 """How a tile passes through shared memory. `piped`: copied ahead, a buffer a stage. `source`: what
@@ -125,44 +119,29 @@ class Staged(Struct, frozen=True, kw_only=True):
 class Staging:
     """The operands of one nest's products."""
 
-    def __init__(self, nest: Nest, arch: str, contractions: Contractions, parts: Parts) -> None:
-        self._arch = arch
+    def __init__(self, nest: Nest, arch: str, products: Products) -> None:
+        self._arch, self._products = arch, products
         self._operands: list[_Operand] = []
-        self._sides = [
-            (parts.part(i, rows, _NONE), parts.part(i, columns, _NONE))
-            for i, rows, columns in contractions
-        ]
-        self._dtypes = [
-            nest.graph.tensors[nest.ops[i].reads[0].tensor].dtype for i, _, _ in contractions
-        ]
-        products = [i for i, _, _ in contractions]
-        self.steps: list[dict[int, int]] = []
-        """Per product: bytes of a step → points of it along the reduced axes."""
-        for k, i in enumerate(products):
-            outer = outer_product(nest, i, products)
-            is_inner = outer is not None
-            steps = {size: step_of(nest, i, size, is_inner=is_inner) for size in STEPS}
-            self.steps.append(steps)
+        for k, product in enumerate(products.each):
+            outer = None if product.outer is None else products.each[product.outer]
+            around = None if outer is None else nest.ops[outer.position]
             for side in (0, 1):
-                for tensor, kind, owned in _tiles(nest, i, side, outer, arch):
+                for tensor, kind, owned in _tiles(nest, product.position, side, around, arch):
                     bits = bits_of(nest, tensor)
-                    self._operands.append(_Operand(k, side, steps, bits, kind, owned))
+                    self._operands.append(_Operand(k, side, product.steps, bits, kind, owned))
 
-    def of(
-        self, regions: Mapping[int, Mapping[str, int]], step_bytes: int, *, owning: bool
-    ) -> Staged | None:
+    def of(self, regions: Regions, step_bytes: int, *, owning: bool) -> Staged | None:
         """What is staged under one schedule; None without products. `owning`: where carried
         tensors are walked once."""
         if not self._operands:
             return None
         sides = [
-            (side_of(rows.elements(regions[rows.position])),
-             side_of(columns.elements(regions[columns.position])))
-            for rows, columns in self._sides
-        ]  # fmt: skip
+            (side_of(rows), side_of(columns))
+            for rows, columns in self._products.sides(regions, step_bytes)
+        ]
         units = {
-            product_unit(self._arch, dtype, rows, columns, WARPS)
-            for dtype, (rows, columns) in zip(self._dtypes, sides, strict=True)
+            product_unit(self._arch, each.dtype, *own, WARPS)
+            for each, own in zip(self._products.each, sides, strict=True)
         }
         piped = source = single = kept = made = largest = 0
         tiles = {(operand.product, operand.side) for operand in self._operands}
@@ -259,58 +238,3 @@ def _behind(nest: Nest, tensor: str) -> set[int]:
             found.add(i)
             wanted.update(read.tensor for read in op.reads)
     return found
-
-
-def step_of(nest: Nest, position: int, step_bytes: int, *, is_inner: bool) -> int:
-    """Points along the reduced axes that one step of a product takes, a power of two.
-
-    A product in the loop of another takes up to `WHOLE_DEPTH` points at once; one whose sum is
-    rescaled as it goes `LOOP_POINTS`.
-    """
-    op = nest.ops[position]
-    depth = 1 << (prod(op.sizes[name] for name in op.reduces) - 1).bit_length()
-    if is_inner and depth <= WHOLE_DEPTH:
-        return depth
-    if position in nest.rescaled:
-        return max(SIDE, min(depth, LOOP_POINTS))
-    bits = max([8, *(bits_of(nest, access.tensor) for access in op.reads[:2])])
-    return max(SIDE, min(depth, step_bytes * 8 // bits))
-
-
-def loop_steps(nest: Nest, tiles: Mapping[str, int], step_bytes: int) -> dict[str, int]:
-    """Axis → points of it in one step of the loop that reduces it, innermost axes first.
-
-    A kernel without products walks as many points as fill its lanes.
-    """
-    products = [i for i, op in nest.ops.items() if op.is_contraction]
-    found: dict[str, int] = {}
-    for i, op in nest.ops.items():
-        if op.is_contraction:
-            is_inner = outer_product(nest, i, products) is not None
-            left = step_of(nest, i, step_bytes, is_inner=is_inner)
-        elif products:
-            continue
-        else:
-            lanes = prod(1 << (tiles.get(name, 1) - 1).bit_length() for name in op.kept)
-            left = max(LOOP_POINTS, LOOP_LANES // lanes)
-        for name, size in reversed(op.sizes.items()):
-            if name in op.reduces:
-                found[name] = min(size, left)
-                left = max(1, left // max(1, size))
-    return found
-
-
-def outer_product(nest: Nest, position: int, products: list[int]) -> Op | None:
-    """The product whose operand the result of another becomes, in its loop; else None."""
-    if len(products) < 2:
-        return None
-    reached = {position}
-    for edge in sorted(nest.edges, key=lambda edge: edge.producer):
-        if edge.producer in reached:
-            reached.add(edge.consumer)
-            if edge.consumer in products:
-                return nest.ops[edge.consumer]
-    return None
-
-
-_NONE: frozenset[str] = frozenset()

@@ -20,7 +20,8 @@ from fuseledger.clock.roofline import Roofline
 from fuseledger.ledger.kernel import SHALLOW, Pipeline
 from fuseledger.ledger.price import Price
 from fuseledger.ledger.pricer import Pricer
-from fuseledger.ledger.staging import STAGES, STEPS
+from fuseledger.ledger.products import STEPS
+from fuseledger.ledger.staging import STAGES
 from fuseledger.ledger.tiles import TileLimits
 
 Key = tuple[float, ...]

@@ -28,7 +28,7 @@ from fuseledger.ledger.nest import Nest, analyse
 from fuseledger.ledger.online import online_variant
 from fuseledger.ledger.price import Price, is_short
 from fuseledger.ledger.pricer import Pricer
-from fuseledger.ledger.staging import loop_steps
+from fuseledger.ledger.products import loop_steps
 from fuseledger.ledger.tiles import TileLimits
 from fuseledger.planner.descent import Descent, Key, smallest_price
 from fuseledger.planner.side_by_side import components, merge

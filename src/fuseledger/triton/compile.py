@@ -27,8 +27,11 @@ from fuseledger.triton.emit import EmittedKernel, module_source
 TIMEOUT_S = 120.0
 SCHEDULED_WARP = 32
 """Threads of a schedule's warp: a wavefront of 64 threads counts as two."""
+NEAR_BYTES = 2**31 - 1
+"""Up to so many bytes of a tensor, Triton's launcher for AMD says that offsets into it have 32 bits
+(`tt.pointer_range` of its `HIPBackend`): kernels then use buffer instructions."""
 CACHE_BYTES = 512 * 2**20
-FORMAT = 2
+FORMAT = 3
 """Raised where what is stored of a compilation changes."""
 
 
@@ -55,7 +58,7 @@ class Compiled(Struct, frozen=True, kw_only=True):
     """Per thread; on AMD vector registers, accumulation registers included."""
     spilled_bytes: int = 0
     """Per thread, as ptxas says of its stores or its loads, whichever are more; on AMD spilled
-    vector registers × 4."""
+    vector registers × 4, less those that found an accumulation register."""
     stack_bytes: int = 0
     """Local memory of a thread: what is spilled, and arrays that have no registers."""
     shared_bytes: int = 0
@@ -124,6 +127,13 @@ def compile_kernels(
             pool.close()
 
 
+def near_pointers(kernel: EmittedKernel, target: Target) -> list[str]:
+    """Pointer parameters into which offsets have 32 bits, as the launcher tells the compiler."""
+    if target.backend != "hip":
+        return []
+    return [name for name, size in kernel.spans.items() if size <= NEAR_BYTES]
+
+
 def compiled_folder() -> Path:
     """Where compiled figures are kept."""
     return cache_folder("compiled")
@@ -145,6 +155,7 @@ def _job(kernel: EmittedKernel, target: Target, mix: bool) -> dict[str, Any]:
         "name": kernel.name,
         "signature": kernel.signature,
         "constants": kernel.constants,
+        "near": near_pointers(kernel, target),
         "backend": target.backend,
         "arch": target.arch,
         "warp": target.warp,

@@ -55,8 +55,11 @@ def compile_job(job: dict[str, Any], folder: Path) -> dict[str, Any]:
     function = getattr(load_module(path), job["name"])
     signature: dict[str, str] = job["signature"]
     constants = {(list(signature).index(name),): v for name, v in job["constants"].items()}
-    pointers = [i for i, kind in enumerate(signature.values()) if kind.startswith("*")]
-    attributes = {(i,): [["tt.divisibility", 16]] for i in pointers}
+    attributes = {
+        (i,): [["tt.divisibility", 16], *[["tt.pointer_range", 32]] * (name in job["near"])]
+        for i, (name, kind) in enumerate(signature.items())
+        if kind.startswith("*")
+    }
     source = compiler.ASTSource(function, signature, constants, attributes)
     target = backends.GPUTarget(job["backend"], job["arch"], job["warp"])
     options = {"num_warps": job["warps"], "num_stages": job["stages"]}
@@ -66,7 +69,10 @@ def compile_job(job: dict[str, Any], folder: Path) -> dict[str, Any]:
         done: Any = triton.compile(source, target=target, options=options)
     seconds = time.perf_counter() - started
     is_nvidia = job["backend"] == "cuda"
-    figures = _nvidia(done, folder, log.getvalue()) if is_nvidia else _amd(done)
+    if is_nvidia:
+        figures = _nvidia(done, folder, log.getvalue())
+    else:
+        figures = amd_figures(str(done.asm["amdgcn"]))
     if is_nvidia and job["mix"]:
         figures["instructions"] = instruction_mix(_dumped("-sass", folder))
     threads = int(done.metadata.num_warps) * int(job["warp"])
@@ -112,17 +118,18 @@ def instruction_mix(sass: str) -> dict[str, int]:
     return mix
 
 
-def _amd(done: Any) -> dict[str, Any]:
-    text = str(done.asm["amdgcn"])
+def amd_figures(text: str) -> dict[str, Any]:
+    """Registers, stack and spills that an assembly's metadata names."""
 
     def figure(name: str) -> int:
         found = re.search(rf"\.{name}:\s+(\d+)", text)
         return int(found[1]) if found else 0
 
+    stack = figure("private_segment_fixed_size")
     return {
         "registers": figure("vgpr_count"),
-        "stack_bytes": figure("private_segment_fixed_size"),
-        "spilled_bytes": 4 * figure("vgpr_spill_count"),
+        "stack_bytes": stack,
+        "spilled_bytes": min(4 * figure("vgpr_spill_count"), stack),
     }
 
 

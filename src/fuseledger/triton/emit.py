@@ -86,6 +86,8 @@ class EmittedKernel(Struct, frozen=True, kw_only=True):
     stages: int
     outputs: tuple[str, ...]
     """Tensors that it writes, and buffers of parts."""
+    spans: dict[str, int] = field(default_factory=dict[str, int])
+    """Pointer parameter → bytes of its tensor, where they are known."""
     buffers: dict[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
     """Buffers of parts that it reads or writes, in fp32, and their shapes."""
     notes: tuple[str, ...] = ()
@@ -148,6 +150,10 @@ def emit_kernel(
         constants["PRECISION"] = "tf32" if options.tf32 else "ieee"
     dtypes = {t: "fp32" if stored[t] in buffers else graph.tensors[t].dtype for t in pointers}
     signature = {pointers[t]: f"*{POINTER_TYPES[dtype]}" for t, dtype in dtypes.items()}
+    spans = {
+        pointers[t]: 4 * prod(buffers[place]) if place in buffers else graph.tensors[t].bytes
+        for t, place in stored.items()
+    }
     header = (*header, *notes)
     source = _function(name, header, [pointers[t] for t in pointers], list(constants), text)
     return EmittedKernel(
@@ -156,6 +162,7 @@ def emit_kernel(
         parameters=tuple((pointer, stored[tensor]) for tensor, pointer in pointers.items()),
         signature=signature | dict.fromkeys(constants, "constexpr"),
         constants=constants,
+        spans=spans,
         blocks=blocks,
         warps=kernel.schedule.warps,
         stages=kernel.schedule.pipeline.stages,
