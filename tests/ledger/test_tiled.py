@@ -75,16 +75,16 @@ def test_a_slice_and_its_neighbour_are_loaded_once():
 
 def test_a_halo_and_its_tile_are_loaded_apart():
     """conv(relu(x)) + x: two tiles of 4 of 8 points load 5 points each for the window's loop, and
-    after it their own 4 again, of 4 channels."""
+    after it their own 4 again, of 32 channels."""
 
     def build(b: GraphBuilder, x: View, w: View) -> View:
         y = convolution(b, b.map("relu", [x]), w, [Window(kernel=3, before=1, after=1)])
         return b.map("add", [y, x])
 
-    pricer = pricer_of(build, (1, 4, 8), (4, 4, 3))
+    pricer = pricer_of(build, (1, 32, 8), (32, 32, 3))
     axis = pricer.nest.graph.tensors["out"].axis_names[-1]
     price = pricer.price({axis: 4})
-    assert price.l2_bytes == 2 * (4 * (5 + 5) + 4 * 8 + 2 * (4 * 4 * 3) + 4 * 8)
+    assert price.l2_bytes == 2 * (32 * (5 + 5) + 32 * 8 + 2 * (32 * 32 * 3) + 32 * 8)
 
 
 def test_coordinates_of_gaps_and_phases():

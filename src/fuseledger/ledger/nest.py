@@ -113,14 +113,7 @@ def cone(nest: Nest) -> frozenset[int]:
     before: dict[int, list[int]] = {}
     for edge in nest.edges:
         before.setdefault(edge.consumer, []).append(edge.producer)
-    pending = [makers[name] for name in nest.carried if name in makers]
-    found: set[int] = set()
-    while pending:
-        i = pending.pop()
-        if i not in found:
-            found.add(i)
-            pending.extend(before.get(i, ()))
-    return frozenset(found)
+    return _closure([makers[name] for name in nest.carried if name in makers], before)
 
 
 def rewalked(nest: Nest) -> frozenset[str]:
@@ -212,16 +205,16 @@ def _carry(nest: Nest) -> None:
 
 
 def _earlier(nest: Nest, passes: dict[int, dict[str, int]]) -> frozenset[int]:
-    """Reductions over axes of what is carried, in a pass before the last along them."""
+    """Reductions over axes of what is carried, in a pass before the last that reads it."""
     last: dict[str, int] = {}
     for i, op in nest.ops.items() if nest.carried else ():
-        for name in op.sizes:
-            last[name] = max(last.get(name, 0), passes[i].get(name, 0))
-    carried = frozenset[str]().union(*nest.carried.values())
+        for read in op.reads:
+            for name in nest.carried.get(read.tensor, ()):
+                last[name] = max(last.get(name, 0), passes[i].get(name, 0))
     return frozenset(
         i
         for i, op in nest.ops.items()
-        if any(passes[i].get(name, 0) < last[name] for name in op.reduces & carried)
+        if any(passes[i].get(name, 0) < last[name] for name in op.reduces & last.keys())
     )
 
 
@@ -233,7 +226,19 @@ def last_walk(nest: Nest) -> frozenset[int]:
         if edge.producer not in nest.earlier:
             makers.setdefault(edge.consumer, []).append(edge.producer)
     read = {edge.producer for edge in nest.edges}
-    pending = [i for i in nest.positions if i not in read]
+    return _closure([i for i in nest.positions if i not in read], makers)
+
+
+def earlier_walks(nest: Nest) -> frozenset[int]:
+    """Ops that run in walks before the last: the statistics made there, and what they need."""
+    makers: dict[int, list[int]] = {}
+    for edge in nest.edges:
+        makers.setdefault(edge.consumer, []).append(edge.producer)
+    return _closure(list(nest.earlier), makers)
+
+
+def _closure(pending: list[int], makers: dict[int, list[int]]) -> frozenset[int]:
+    """Ops and all that they are made of."""
     found: set[int] = set()
     while pending:
         i = pending.pop()

@@ -9,6 +9,7 @@ from collections.abc import Callable, Set
 from functools import cached_property
 from math import prod
 from operator import ge
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -22,7 +23,7 @@ from fuseledger.ledger.kernel import SHALLOW, Merge, Pipeline
 from fuseledger.ledger.library_calls import library_calls
 from fuseledger.ledger.live_values import LOOP_POINTS, side_of
 from fuseledger.ledger.matrix_units import library_tile
-from fuseledger.ledger.nest import Edge, Nest, cone, last_walk, rewalked
+from fuseledger.ledger.nest import Edge, Nest, cone, earlier_walks, last_walk, rewalked
 from fuseledger.ledger.online import special_saved
 from fuseledger.ledger.points import coordinates
 from fuseledger.ledger.price import Padding, Price, external_bytes
@@ -316,29 +317,53 @@ class Pricer:
 
     def _loaded(self, price: Price, counts: dict[str, int]) -> int:
         """Bytes that all blocks load from L2: each element once per block and walk."""
-        total = self._loads.total(self._all_loads, price.tiles, counts)
-        if price.walks > 1:
-            loads, names = self._again
-            again = loads.total(names, price.tiles, counts)
-            price.rewalked_per_block = again / price.blocks
-            total += (price.walks - 1) * again
-        return total
+        if price.walks == 1:
+            return self._loads.total(self._all_loads, price.tiles, counts)
+        walks, first, again, once = self._walked
+        rewalked = walks.last.total(again, price.tiles, counts)
+        price.rewalked_per_block = rewalked / price.blocks
+        total = walks.first.total(first, price.tiles, counts)
+        total += walks.last.total(once, price.tiles, counts)
+        return total + (price.walks - 1) * rewalked
 
     @cached_property
     def _all_loads(self) -> Grouped:
         return self._loads.grouped(self.nest.external)
 
     @cached_property
-    def _again(self) -> tuple[TiledLoads, Grouped]:
-        """The loads of one more walk: its ops see their own regions, not those of statistics."""
-        loads = loads_again(self.nest)
-        return loads, loads.grouped(self.rewalked)
+    def _walked(self) -> tuple[Walks, Grouped, Grouped, Grouped]:
+        """Walks over what is carried, and the loads of the first, those of each further one, and
+        what only the last loads."""
+        walks, again = walks_of(self.nest), self.rewalked
+        first, last = walks.first, walks.last
+        return (
+            walks,
+            first.grouped(name for name in first.names if name in again or name not in last.names),
+            last.grouped(again),
+            last.grouped(name for name in last.names if name not in again),
+        )
 
 
-def loads_again(nest: Nest) -> TiledLoads:
-    """The loads of the last walk over what is carried."""
-    ops = last_walk(nest)
-    return TiledLoads(nest, bounds_of(nest, ops), ops)
+class Walks(NamedTuple):
+    """Loads of a nest that walks what is carried again. Ops see their own regions in each walk."""
+
+    first: TiledLoads
+    last: TiledLoads
+
+    def bytes_of(self, name: str, tiles: dict[str, int], walks: int, *, again: bool) -> int:
+        """Bytes of a tensor in so many walks, which load it `again` or once."""
+        first, last = (loads.bytes_of(name, tiles) for loads in self)
+        return first + last * (walks - 1) if again else last or first
+
+
+def walks_of(nest: Nest, at_once: int = LOOP_POINTS) -> Walks:
+    """The loads of the walks before the last, where statistics are made for whoever reads them, and
+    of the last."""
+    first, last = earlier_walks(nest), last_walk(nest)
+    return Walks(
+        TiledLoads(nest, bounds_of(nest), first, at_once),
+        TiledLoads(nest, bounds_of(nest, last), last, at_once),
+    )
 
 
 class _Work:

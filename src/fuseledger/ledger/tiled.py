@@ -1,9 +1,9 @@
 """Tiled traffic: the bytes that all blocks of a kernel load and store, before any cache.
 
-A block loads each element that it needs once a walk: what it reads again in the same walk (the taps
-of a convolution, the other operand's tiles) is in its registers, shared memory or L1. What one op
-reads with the halo of a window and another without is in two loops, and loaded in both. Blocks
-share nothing: that is L2's business. Edges count as they are, so that the sum is exact.
+A block loads each element that it needs once a loop: what it reads again in the same one (the taps
+of a convolution, the other operand's tiles) is in its registers, shared memory or L1. What two
+loops need (see `loops.py`) is loaded in both. Blocks share nothing: that is L2's business. Edges
+count as they are, so that the sum is exact.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from fuseledger.graph.axis import Index
-from fuseledger.graph.op import Access
 from fuseledger.graph.tensor import DTYPE_BITS, dtype_bytes
 from fuseledger.ledger.block_sums import (
     Box,
@@ -31,6 +30,8 @@ from fuseledger.ledger.block_sums import (
     walks_of,
 )
 from fuseledger.ledger.digits import digits
+from fuseledger.ledger.live_values import LOOP_POINTS
+from fuseledger.ledger.loops import Loops, Made, Read
 from fuseledger.ledger.nest import Nest
 from fuseledger.ledger.points import coordinates
 
@@ -100,13 +101,18 @@ class TiledLoads:
     """Loads of one nest, prepared for asking their bytes under many choices of tiles.
 
     `bounds` has the producers that see other extents than the tiles; `ops`, where given, those that
-    run in the walk asked about.
+    run in the walk asked about. `at_once` is the most points that open no loop.
     """
 
     def __init__(
-        self, nest: Nest, bounds: Mapping[int, list[Bound]], ops: Set[int] | None = None
+        self,
+        nest: Nest,
+        bounds: Mapping[int, list[Bound]],
+        ops: Set[int] | None = None,
+        at_once: int = LOOP_POINTS,
     ) -> None:
         self._nest = nest
+        self._loops = Loops(nest, ops, at_once)
         self._reads = {
             name: kept
             for name, reads in nest.external.items()
@@ -116,9 +122,9 @@ class TiledLoads:
         self._bounds = {
             (i, bound.name): bound.reads for i, found in bounds.items() for bound in found
         }
-        self._walks: dict[tuple[int, str], Walk] = {}
+        self._walks: dict[tuple[Made, str], Walk] = {}
         self._loads = {
-            name: [self._prepared(name, apart) for apart in self._apart(name, reads)]
+            name: [self._prepared(name, apart) for apart in self._loops.apart(reads)]
             for name, reads in self._reads.items()
         }
 
@@ -150,6 +156,11 @@ class TiledLoads:
             total += self.bytes_of(name, tiles)
         return total
 
+    @property
+    def names(self) -> Set[str]:
+        """Tensors that it loads."""
+        return self._loads.keys()
+
     def bytes_of(self, name: str, tiles: Mapping[str, int]) -> int:
         """Bytes of an external tensor that all blocks load in one walk of these tiles."""
         if name not in self._loads:
@@ -173,20 +184,7 @@ class TiledLoads:
             loaded += _looked_up_sum(read, drivers)
         return loaded
 
-    def _apart(self, name: str, reads: list[tuple[int, Access]]) -> list[list[tuple[int, Access]]]:
-        """Reads in groups of ops that see the same extents: a window walks its halo in a loop of
-        its own, and what reads the tile itself is not in it. What is carried from one walk to the
-        next is held, or counted again with that walk."""
-        if name in self._nest.carried:
-            return [reads]
-        found: dict[object, list[tuple[int, Access]]] = {}
-        for i, access in reads:
-            axes = sorted({axis for index in access.index for axis, _ in index.terms})
-            extents = tuple((a, self._walk(i, a)) for a in axes if (i, a) in self._bounds)
-            found.setdefault(extents, []).append((i, access))
-        return list(found.values())
-
-    def _prepared(self, name: str, reads: list[tuple[int, Access]]) -> _Load:
+    def _prepared(self, name: str, reads: list[Read]) -> _Load:
         """What no choice of tiles changes of loads of a tensor."""
         nest, tensor = self._nest, self._nest.graph.tensors[name]
         alone = self._plain_axes(reads)
@@ -214,18 +212,18 @@ class TiledLoads:
             tensor.dtype, once, tuple(tiled), tuple((axis, nest.sizes[axis]) for axis in lacking)
         )
 
-    def _plain_axes(self, reads: list[tuple[int, Access]]) -> frozenset[str] | None:
+    def _plain_axes(self, reads: list[Read]) -> frozenset[str] | None:
         """The axes of the only read of a tensor, where it walks each dimension by one of them."""
         (i, access), *others = reads
         if others or None in access.plain or len(access.axes) < len(access.index):
             return None  # two dimensions by one axis: a diagonal
         axes = self._nest.graph.tensors[access.tensor].axes
         for axis, name in zip(axes, access.axes, strict=True):
-            if (i, name) in self._bounds or self._nest.sizes[name] > axis.size:
+            if (i.op, name) in self._bounds or self._nest.sizes[name] > axis.size:
                 return None
         return frozenset(access.axes)
 
-    def _groups(self, name: str, reads: list[tuple[int, Access]]) -> list[list[_Dim]]:
+    def _groups(self, name: str, reads: list[Read]) -> list[list[_Dim]]:
         """The tensor's dimensions, or digits of them, in groups that no grid axis joins."""
         groups: list[tuple[list[_Dim], frozenset[str], bool]] = []
         for dim in self._dims(name, reads):
@@ -240,7 +238,7 @@ class TiledLoads:
             groups = [*apart, (joined, drivers, differs)]
         return [dims for dims, _, _ in groups]
 
-    def _dims(self, name: str, reads: list[tuple[int, Access]]) -> Iterable[_Dim]:
+    def _dims(self, name: str, reads: list[Read]) -> Iterable[_Dim]:
         for dim, axis in enumerate(self._nest.graph.tensors[name].axes):
             for size, indices in digits(
                 axis.size, [access.index[dim] for _, access in reads], self._nest.sizes
@@ -249,25 +247,25 @@ class TiledLoads:
                 drivers = frozenset(axis for i, index in walked for axis in self._drivers(i, index))
                 yield _Dim(size, indices, drivers, self._differs(walked))
 
-    def _differs(self, walked: list[tuple[int, Index]]) -> bool:
+    def _differs(self, walked: list[tuple[Made, Index]]) -> bool:
         """Whether the reads of one tensor may take other coordinates along a dimension."""
         first = walked[0][1]
         if any(index != first for _, index in walked):
             return True
-        bounded = any((i, axis) in self._bounds for i, _ in walked for axis, _ in first.terms)
+        bounded = any((i.op, axis) in self._bounds for i, _ in walked for axis, _ in first.terms)
         return bounded and len({i for i, _ in walked}) > 1
 
-    def _drivers(self, i: int, index: Index) -> Iterable[str]:
+    def _drivers(self, i: Made, index: Index) -> Iterable[str]:
         """Grid axes on which depends where op `i` reads a dimension."""
         axes = [axis for axis, _ in index.terms]
         if index.lookup is not None:
-            op = self._nest.ops[i]
+            op = self._nest.ops[i.op]
             axes += op.axes_behind(op.reads[index.lookup])
         for axis in axes:
             for k in drivers_of(self._walk(i, axis)):
                 yield self._nest.open_axes[k]
 
-    def _plain(self, dims: list[_Dim], reads: list[tuple[int, Access]]) -> str | None:
+    def _plain(self, dims: list[_Dim], reads: list[Read]) -> str | None:
         """The axis that all reads walk along the only dimension, where blocks share nothing along
         it: none of a halo, nor of a part of a concatenation, which ends before its axis does."""
         dim, *others = dims
@@ -276,11 +274,9 @@ class TiledLoads:
             return None
         if any(index.axis != axis for index in dim.indices):
             return None
-        return None if any((i, axis) in self._bounds for i, _ in reads) else axis
+        return None if any((i.op, axis) in self._bounds for i, _ in reads) else axis
 
-    def _part(
-        self, dims: list[_Dim], reads: list[tuple[int, Access]], axes: tuple[str, ...]
-    ) -> _Part:
+    def _part(self, dims: list[_Dim], reads: list[Read], axes: tuple[str, ...]) -> _Part:
         """What the reads take of some dimensions, with the grid's axes by number."""
         number = {self._number[axis]: k for k, axis in enumerate(axes)}
         boxes: dict[Box, None] = {}
@@ -299,9 +295,9 @@ class TiledLoads:
         return _Part(tuple(dim.size for dim in dims), tuple(boxes), tuple(looked_up), axes)
 
     def _lookup(
-        self, i: int, dims: list[_Dim], indices: list[Index], number: Mapping[int, int]
+        self, i: Made, dims: list[_Dim], indices: list[Index], number: Mapping[int, int]
     ) -> _LookedUp:
-        op = self._nest.ops[i]
+        op = self._nest.ops[i.op]
         behind: dict[str, None] = {}
         places, walks = 1, list[Walk]()
         for dim, index in zip(dims, indices, strict=True):
@@ -315,11 +311,11 @@ class TiledLoads:
             places, tuple(walks), tuple(_numbered(self._walk(i, axis), number) for axis in behind)
         )
 
-    def _image(self, i: int, index: Index, size: int, number: Mapping[int, int]) -> Walk:
+    def _image(self, i: Made, index: Index, size: int, number: Mapping[int, int]) -> Walk:
         """Coordinates inside `[0, size)` that an index of op `i` takes."""
         return _numbered(self._taken(i, index, size), number)
 
-    def _taken(self, i: int, index: Index, size: int) -> Walk:
+    def _taken(self, i: Made, index: Index, size: int) -> Walk:
         """The same, with the open axes by number."""
         terms = tuple((self._walk(i, axis), stride) for axis, stride in index.terms)
         if index.axis is not None and self._nest.sizes[index.axis] <= size:
@@ -329,22 +325,23 @@ class TiledLoads:
             return coordinates(fixed, index.offset, index.divisor, size)
         return Image(terms, index.offset, index.divisor, size)
 
-    def _walk(self, i: int, axis: str) -> Walk:
+    def _walk(self, i: Made, axis: str) -> Walk:
         """Where op `i` is along an axis: in a tile of it, all over it, or where it is read."""
         found = self._walks.get((i, axis))
         if found is None:
             found = self._walks[i, axis] = self._walked(i, axis)
         return found
 
-    def _walked(self, i: int, axis: str) -> Walk:
-        reads = self._bounds.get((i, axis))
+    def _walked(self, i: Made, axis: str) -> Walk:
+        reads = self._bounds.get((i.op, axis))
         size = self._nest.sizes[axis]
         if reads is None:
             number = self._number.get(axis)
             return range(size) if number is None else number
         found: dict[Walk, None] = {}
         for consumer, index, _ in reads:
-            found.update(dict.fromkeys(walks_of(self._taken(consumer, index, size))))
+            for reader in self._loops.readers(i, consumer):
+                found.update(dict.fromkeys(walks_of(self._taken(reader, index, size))))
         if range(size) in found:
             return range(size)
         first, *others = found

@@ -223,7 +223,7 @@ def _prepare(
     (folder / "job.json").write_text(json.dumps(job))
     return _Job(
         name=name, folder=folder, outputs=outputs, inputs=inputs, bounds=bounds,
-        expected=expected, account=tiled_traffic(small, schedule, arriving),
+        expected=expected, account=tiled_traffic(small, schedule, arriving, SMALL.loop_points),
     )  # fmt: skip
 
 

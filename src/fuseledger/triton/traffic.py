@@ -9,9 +9,10 @@ from msgspec import Struct
 from fuseledger.graph.graph import Graph
 from fuseledger.ledger.footprint import ACCUMULATOR_BYTES
 from fuseledger.ledger.kernel import Kernel
+from fuseledger.ledger.live_values import LOOP_POINTS
 from fuseledger.ledger.nest import Nest, analyse, rewalked
 from fuseledger.ledger.online import online_variant
-from fuseledger.ledger.pricer import bounds_of, loads_again
+from fuseledger.ledger.pricer import bounds_of, walks_of
 from fuseledger.ledger.tiled import TiledLoads
 from fuseledger.planner.side_by_side import parts_of
 from fuseledger.triton.partials import Partial, buffer_of, partials_of, split_tile
@@ -38,14 +39,15 @@ class Traffic(Struct, frozen=True, kw_only=True):
 
 
 def tiled_traffic(
-    graph: Graph, kernel: Kernel, folded: Mapping[str, Partial]
+    graph: Graph, kernel: Kernel, folded: Mapping[str, Partial], at_once: int = LOOP_POINTS
 ) -> tuple[Bytes, Bytes]:
-    """(loads, stores) of a kernel and its combine kernel by tensor, before any cache."""
+    """(loads, stores) of a kernel and its combine kernel by tensor, before any cache, where loops
+    over up to so many points are none."""
     loads: Bytes = {}
     stores: Bytes = {}
     nest = analyse(graph, kernel.ops)
     for part in parts_of(graph, kernel):
-        found = _loads(analyse(graph, part.ops), part)
+        found = _loads(analyse(graph, part.ops), part, at_once)
         for partial in {folded[n].results: folded[n] for n in found if n in folded}.values():
             read = [name for name in partial.results if name in found]
             count = max(found.pop(n) * 8 // _bits(graph, n) for n in read)
@@ -66,7 +68,7 @@ def _bits(graph: Graph, name: str) -> int:
     return tensor.bytes * 8 // tensor.elements
 
 
-def _loads(nest: Nest, kernel: Kernel) -> Bytes:
+def _loads(nest: Nest, kernel: Kernel, at_once: int) -> Bytes:
     """Bytes that all blocks of one part load of each external tensor."""
     schedule = kernel.schedule
     tiles: dict[str, int] = {}
@@ -79,12 +81,14 @@ def _loads(nest: Nest, kernel: Kernel) -> Bytes:
         elif choice is not None and choice.treatment == "split":
             tiles[axis] = split_tile(size, choice.tile)
     carried = (online_variant(nest) if schedule.online else None) or nest
-    again = rewalked(carried) if schedule.walks > 1 else frozenset[str]()
-    tiled, walked = TiledLoads(nest, bounds_of(nest)), loads_again(carried)
-    found = {name: tiled.bytes_of(name, tiles) for name in nest.external}
-    for name in again:
-        found[name] += walked.bytes_of(name, tiles) * (schedule.walks - 1)
-    return found
+    if schedule.walks == 1:
+        tiled = TiledLoads(nest, bounds_of(nest), at_once=at_once)
+        return {name: tiled.bytes_of(name, tiles) for name in nest.external}
+    walks, again = walks_of(carried, at_once), rewalked(carried)
+    return {
+        name: walks.bytes_of(name, tiles, schedule.walks, again=name in again)
+        for name in nest.external
+    }
 
 
 def compared(account: tuple[Bytes, Bytes], counted: Mapping[str, Bytes]) -> Traffic:
