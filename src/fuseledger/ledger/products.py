@@ -90,7 +90,7 @@ class Products:
         product that reduces them."""
         for each in self.each:
             if not each.reduces.isdisjoint(part.looped):
-                return min(LOOP_POINTS, each.steps[step_bytes])
+                return each.steps[step_bytes]
         return LOOP_POINTS
 
     @cached_property
