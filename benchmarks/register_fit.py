@@ -44,6 +44,8 @@ TOO_HIGH = 0.3
 IN_REGISTERS = frozenset({"mma", "wgmma", "fma", "mfma"})
 """Units whose accumulators are registers, one each at least; those of `tcgen05` lie in tensor
 memory."""
+PRODUCTS = IN_REGISTERS | {"tcgen05"}
+"""Units of kernels with products: what else such a kernel holds whole lies in registers."""
 FED_BY_REGISTERS = frozenset({"mma", "mfma"})
 """Units that take operands from registers alone: one held whole in the kernel lies there."""
 Groups = dict[tuple[str, str], list["Row"]]
@@ -143,15 +145,14 @@ def fit(given: list[Row]) -> dict[str, np.ndarray]:
         for j in range(count):  # common + more − less ≥ 0
             columns = np.array([j, *_own(k, j)], dtype=np.int32)
             solver.addRow(0.0, infinity, 3, columns, np.array([1.0, 1.0, -1.0]))
+        least = ["held"] if given[0].unit in PRODUCTS else []
         if given[0].unit in IN_REGISTERS:
-            held, accumulators = AMOUNTS.index("held"), AMOUNTS.index("accumulators")
-            columns = np.array(
-                [held, *_own(k, held), accumulators, *_own(k, accumulators)], dtype=np.int32
-            )
-            solver.addRow(1.0, infinity, 6, columns, np.array([1.0, 1.0, -1.0] * 2))
+            least.append("accumulators")
         if given[0].unit in FED_BY_REGISTERS:
-            made = AMOUNTS.index("made_whole")
-            columns = np.array([made, *_own(k, made)], dtype=np.int32)
+            least.append("made_whole")
+        for name in least:
+            column = AMOUNTS.index(name)
+            columns = np.array([column, *_own(k, column)], dtype=np.int32)
             solver.addRow(1.0, infinity, 3, columns, np.array([1.0, 1.0, -1.0]))
     for number, row in enumerate(given):
         solver.addVar(0.0, infinity)

@@ -104,7 +104,7 @@ class Values:
         self.parts: list[Part] = []
         self._places: dict[Part, int] = {}
         self.held: list[int] = []
-        """Accumulators, and tensors that are owned whole."""
+        """Accumulators but those of products, and tensors that are owned whole."""
         self.stored: list[tuple[int, float]] = []
         """Results that are written, with the words of an element."""
         self.loads: list[Load] = []
@@ -139,7 +139,7 @@ class Values:
                 whole = carried.get(write.tensor, _NONE)
                 through = nest.held_through.get(write.tensor, _NONE)
                 k = place[write.tensor] = self._add(parts.part(i, op.kept, whole | through))
-                if whole or through or accumulates:
+                if (whole or through or accumulates) and i not in products:
                     self.held.append(k)
                 if write.tensor in nest.outputs:
                     self.stored.append((k, bits_of(nest, write.tensor) / 32))

@@ -325,7 +325,7 @@ class _Weights(Struct, frozen=True):
     loops: tuple[float, ...]
     """Of `LOOPS`."""
     accumulators: float
-    """Of all that are alive in a product's loop, beside what `held` says of them."""
+    """Of all that are alive in a product's loop."""
 
     @staticmethod
     def of(values: Values, fit: Sequence[float]) -> _Weights:
