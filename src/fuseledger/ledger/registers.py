@@ -184,8 +184,8 @@ class RegisterModel:
         made: list[tuple[int, int, bool, float]] = []
         for k, side, is_whole, part, words in self._made[owning]:
             step = 1 if is_whole else products.each[k].steps[step_bytes]
-            points = products.points(part, step_bytes)
-            elements = part.elements(regions[part.position], points)
+            held = products.points(part, step_bytes)
+            elements = part.elements(regions[part.position], held)
             made.append((k, side, is_whole, words * step * elements))
         axes = 0
         for name in self._tiled:
@@ -259,28 +259,27 @@ class RegisterModel:
 
     def _loops(self, block: Block, dealt: list[Share], threads: int) -> list[float]:
         """The amounts of `LOOPS`, of the loop that has most of each."""
-        found = [[0.0] * len(LOOPS) for _ in dealt]
+        found = [dict.fromkeys(LOOPS, 0.0) for _ in dealt]
         tails = self._products.tails
         loop = [found[k if tail is None else tail] for k, tail in enumerate(tails)]
         per_lane: list[tuple[float, float]] = []
         """Of a product's rows and columns, the share that a lane has."""
         for (rows, columns), share, own in zip(block.sides, dealt, loop, strict=True):
-            own[0] += sqrt(share.rows * share.columns)
-            own[1] += share.rows + share.columns
-            per_lane.append(
-                (share.rows / rows / share.lanes, share.columns / columns / share.lanes)
-            )
+            own["fragments"] += sqrt(share.rows * share.columns)
+            own["sides"] += share.rows + share.columns
+            lanes = share.lanes
+            per_lane.append((share.rows / rows / lanes, share.columns / columns / lanes))
         for k, side, is_whole, words in block.made:
-            loop[k][3 if is_whole else 2] += words * per_lane[k][side]
+            loop[k]["made_whole" if is_whole else "made"] += words * per_lane[k][side]
         for elements, number in block.operands:
             operand = self._operands[number]
             own = loop[operand.product]
             each = elements / threads if elements > threads else 1.0
-            own[4] += operand.words * each
-            own[5] += operand.vectors * each
-            own[6] += operand.words * each * block.is_piped
-            own[7] += operand.words * elements * per_lane[operand.product][operand.side]
-        return [max(column) for column in zip(*found, strict=True)] if found else [0.0] * len(LOOPS)
+            own["operand_words"] += operand.words * each
+            own["operand_vectors"] += operand.vectors * each
+            own["ahead"] += operand.words * each * block.is_piped
+            own["fed"] += operand.words * elements * per_lane[operand.product][operand.side]
+        return [max([own[name] for own in found], default=0.0) for name in LOOPS]
 
     def unit(self, block: Block, warps: int) -> str:
         """What the fit is of: the largest product's unit, else `stream`, `reduce`, `norm`, or
