@@ -31,10 +31,11 @@ SOURCES = {
 
 @pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES.keys())
 def test_one_kernel_loads_what_its_loops_need(source: str) -> None:
-    """All ops as one kernel: the interpreter loads the account's bytes of every tensor."""
+    """All ops as one kernel: the interpreter loads the account's bytes of every tensor. (An A100's
+    shared memory holds no rows of a norm that the code would walk again.)"""
     graph = load(source, dtype="fp16", dims={})
     ops = tuple(range(len(graph.ops)))
-    (ledger,) = plan_of_groups(graph, load_device("h100-sxm"), [ops]).kernels
+    (ledger,) = plan_of_groups(graph, load_device("a100-sxm-80"), [ops]).kernels
     (found,) = check_kernels(graph, [(ledger.name, ledger.kernel)])
     assert found.outcome == "pass", found
     assert found.traffic is not None

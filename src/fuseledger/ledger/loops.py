@@ -5,9 +5,10 @@ reduction asked for there opens a loop over the axes that it reduces. What it is
 for inside, at coordinates that follow these axes. So an op is made in each loop of its readers: of
 two products that reduce other axes, of a window and of what reads the tile itself.
 
-Reductions over the same axes that keep the same ones, and of which none needs another, share a
-loop; so do a statistic and the sums that are rescaled by it. No loop opens over so few points that
-they are made at once, or over an axis of what is carried, which is held whole.
+Reductions over the same axes that keep the same ones, but for those along which a result is held
+for all of the loop, and of which none needs another, share a loop; so do a statistic and the sums
+that are rescaled by it. No loop opens over so few points that they are made at once, or over an
+axis of what is carried, which is held whole.
 """
 
 from __future__ import annotations
@@ -142,7 +143,8 @@ class Loops:
         if not axes or self._is_at_once(op, axes):
             return loop, depths
         rescaled = any(self._nest.ops[j].reduces == op.reduces for j in self._nest.rescaled)
-        kept = None if rescaled else frozenset(n for n in op.kept if sizes[n] > 1)
+        through = frozenset[str]() if op.is_contraction else self._through(op)
+        kept = None if rescaled else frozenset(n for n in op.kept if sizes[n] > 1) - through
         alike = (axes, kept, rescaled or op.is_contraction)
         turn = 0
         while (inner := loop.inner.get((alike, turn))) is not None:
@@ -154,6 +156,10 @@ class Loops:
             self._all.append(inner)
         inner.reductions.append(i)
         return inner, depths | dict.fromkeys(axes, len(inner.outer))
+
+    def _through(self, op: Op) -> frozenset[str]:
+        """Axes along which a result is held for all of its loop."""
+        return self._nest.held_through.get(op.writes[0].tensor, frozenset[str]())
 
     def _is_at_once(self, op: Op, axes: frozenset[str]) -> bool:
         """Whether a reduction over these axes is made at once: over few points, but for the taps of
