@@ -6,11 +6,13 @@ from collections.abc import Callable, Sequence
 
 from nests import nest_of, pricer_of
 
+from fuseledger.frontends.source import load
 from fuseledger.graph.builder import GraphBuilder
 from fuseledger.graph.compose import rms_norm
 from fuseledger.graph.view import View
 from fuseledger.graph.window import Window, convolution, pool
 from fuseledger.ledger.loops import Loops
+from fuseledger.ledger.nest import analyse
 from fuseledger.ledger.pricer import bounds_of
 from fuseledger.ledger.tiled import TiledLoads
 
@@ -160,3 +162,13 @@ def test_a_statistic_that_needs_another_opens_a_loop_after_it():
     nest.carried = {}
     reads = nest.external["x0"] + nest.external["x1"]
     assert len(Loops(nest).apart(reads)) == 2
+
+
+def test_a_selection_shares_the_loop_of_a_statistic():
+    """Two of the 256 columns of softmax(x·w): what is selected is held, for all of its positions,
+    through the loop over the columns that makes the statistic, so x·w is made once, and w loaded
+    once by each of 32/8 blocks of rows."""
+    graph = load("gather(softmax(x[32,64] @ w[64,256]), i[32,2])", dtype="fp16", dims={})
+    nest = analyse(graph, tuple(range(len(graph.ops))))
+    tiles = {name: nest.sizes[name] for name in nest.open_axes} | {"m": 8}
+    assert TiledLoads(nest, bounds_of(nest)).bytes_of("w", tiles) == 2 * (32 // 8) * 64 * 256
