@@ -7,6 +7,8 @@ axes, so that they must be held whole or walked again (R2).
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 from msgspec import Struct, field
 
 from fuseledger.graph.graph import Graph
@@ -110,10 +112,7 @@ def analyse(source: Graph, positions: tuple[int, ...]) -> Nest:
 def cone(nest: Nest) -> frozenset[int]:
     """Ops that must run again when carried tensors are walked twice."""
     makers = {edge.tensor.name: edge.producer for edge in nest.edges}
-    before: dict[int, list[int]] = {}
-    for edge in nest.edges:
-        before.setdefault(edge.consumer, []).append(edge.producer)
-    return _closure([makers[name] for name in nest.carried if name in makers], before)
+    return _closure([makers[name] for name in nest.carried if name in makers], _producers(nest))
 
 
 def rewalked(nest: Nest) -> frozenset[str]:
@@ -221,20 +220,22 @@ def _earlier(nest: Nest, passes: dict[int, dict[str, int]]) -> frozenset[int]:
 def last_walk(nest: Nest) -> frozenset[int]:
     """Ops that run in the last walk over what is carried: all that the sinks are made of, short of
     statistics that earlier walks have made."""
-    makers: dict[int, list[int]] = {}
-    for edge in nest.edges:
-        if edge.producer not in nest.earlier:
-            makers.setdefault(edge.consumer, []).append(edge.producer)
     read = {edge.producer for edge in nest.edges}
-    return _closure([i for i in nest.positions if i not in read], makers)
+    return _closure([i for i in nest.positions if i not in read], _producers(nest, nest.earlier))
 
 
 def earlier_walks(nest: Nest) -> frozenset[int]:
     """Ops that run in walks before the last: the statistics made there, and what they need."""
-    makers: dict[int, list[int]] = {}
+    return _closure(list(nest.earlier), _producers(nest))
+
+
+def _producers(nest: Nest, but: Set[int] = frozenset()) -> dict[int, list[int]]:
+    """Op → those that make what it reads, but some."""
+    found: dict[int, list[int]] = {}
     for edge in nest.edges:
-        makers.setdefault(edge.consumer, []).append(edge.producer)
-    return _closure(list(nest.earlier), makers)
+        if edge.producer not in but:
+            found.setdefault(edge.consumer, []).append(edge.producer)
+    return found
 
 
 def _closure(pending: list[int], makers: dict[int, list[int]]) -> frozenset[int]:

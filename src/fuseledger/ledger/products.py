@@ -13,7 +13,15 @@ from math import prod
 
 from msgspec import Struct
 
-from fuseledger.ledger.live_values import LOOP_LANES, LOOP_POINTS, Part, Parts, bits_of
+from fuseledger.graph.op import Op
+from fuseledger.ledger.live_values import (
+    LOOP_LANES,
+    LOOP_POINTS,
+    Part,
+    Parts,
+    bits_of,
+    power_of_two,
+)
 from fuseledger.ledger.matrix_units import SIDE, WHOLE_DEPTH
 from fuseledger.ledger.nest import Nest
 
@@ -67,7 +75,7 @@ class Products:
                 columns=parts.part(i, columns, through),
                 reduces=frozenset(op.reduces),
                 steps=steps,
-                depth=1 << (prod(op.sizes[name] for name in op.reduces) - 1).bit_length(),
+                depth=_depth(op),
                 outer=None if outer is None else positions.index(outer),
             )
             self.each.append(product)
@@ -119,13 +127,18 @@ def step_of(nest: Nest, position: int, step_bytes: int, *, is_inner: bool) -> in
     rescaled as it goes `LOOP_POINTS`.
     """
     op = nest.ops[position]
-    depth = 1 << (prod(op.sizes[name] for name in op.reduces) - 1).bit_length()
+    depth = _depth(op)
     if is_inner and depth <= WHOLE_DEPTH:
         return depth
     if position in nest.rescaled:
         return max(SIDE, min(depth, LOOP_POINTS))
     bits = max([8, *(bits_of(nest, access.tensor) for access in op.reads[:2])])
     return max(SIDE, min(depth, step_bytes * 8 // bits))
+
+
+def _depth(op: Op) -> int:
+    """Points along the reduced axes, rounded up to a power of two."""
+    return power_of_two(prod(op.sizes[name] for name in op.reduces))
 
 
 def loop_steps(nest: Nest, tiles: Mapping[str, int], step_bytes: int) -> dict[str, int]:
@@ -142,7 +155,7 @@ def loop_steps(nest: Nest, tiles: Mapping[str, int], step_bytes: int) -> dict[st
         elif products:
             continue
         else:
-            lanes = prod(1 << (tiles.get(name, 1) - 1).bit_length() for name in op.kept)
+            lanes = prod(power_of_two(tiles.get(name, 1)) for name in op.kept)
             left = max(LOOP_POINTS, LOOP_LANES // lanes)
         for name, size in reversed(op.sizes.items()):
             if name in op.reduces:
